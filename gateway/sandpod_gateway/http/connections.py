@@ -24,15 +24,12 @@ _END_SECONDS: Final = 1  # for answers in progress when the client over standard
 
 
 def most_connections() -> int:
-    """Allow this process all the file descriptors that it can have; return how many may be connections.
-
-    The other half is for streams to sandboxes, files and package clients.
-    """
+    """Allow this process all the file descriptors that it can have; return how many may be connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted // 2
+    return wanted // 2  # the other half is for streams to sandboxes, files and package clients
 
 
 class BoundedConnection(H11Protocol):

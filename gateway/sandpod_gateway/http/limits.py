@@ -35,6 +35,7 @@ from sandpod_gateway.metrics import Metrics
 BODY_SECONDS: Final = 60.0  # for a body of 4 MiB over half a megabit a second
 MAX_BODIES: Final = 64 * 2**20  # bytes of one caller's requests in progress; each is kept until its answer
 IDLE_SECONDS: Final = 1800.0  # without a request, after which a session over streamable HTTP ends
+_WAIT: Final = "Wait for some of them to be answered."
 _STATEFUL: Final = frozenset({None, *HANDSHAKE_PROTOCOL_VERSIONS})  # for which the SDK makes a session
 
 
@@ -50,13 +51,15 @@ class Requests:
     def enter(self, owner: str) -> None:
         """Count a request. Raises SandpodError (rate_limited): the caller has too many in progress."""
         if self._count[owner] >= self.per_owner:
-            raise _rate_limited(f"You have {self.per_owner} requests in progress, the most for one caller.")
+            message = f"You have {self.per_owner} requests in progress, the most for one caller."
+            raise SandpodError(ErrorCode.RATE_LIMITED, message, next_step=_WAIT)
         self._count[owner] += 1
 
     def hold(self, owner: str, size: int) -> None:
         """Count bytes of a request's body. Raises SandpodError (rate_limited): the caller's requests hold too much."""
         if self._bytes[owner] + size > MAX_BODIES:
-            raise _rate_limited(f"Your requests in progress hold {MAX_BODIES} bytes, the most for one caller.")
+            message = f"Your requests in progress hold {MAX_BODIES} bytes, the most for one caller."
+            raise SandpodError(ErrorCode.RATE_LIMITED, message, next_step=_WAIT)
         self._bytes[owner] += size
 
     def leave(self, owner: str, size: int) -> None:
@@ -65,23 +68,18 @@ class Requests:
         self._bytes -= Counter({owner: size})
 
 
-def _rate_limited(message: str) -> SandpodError:
-    return SandpodError(ErrorCode.RATE_LIMITED, message, next_step="Wait for some of them to be answered.")
-
-
 @dataclass(eq=False)
 class BoundedBodies:
     """Refuses requests whose bodies are too large, too slow or hold too much, and callers with too many of them."""
 
     app: ASGIApp  # what serves the others; gets each body in one piece
     requests: Requests  # those in progress; shared by both transports
-    path: str  # what the paths of messages begin with; nobody reads what comes to others
     negotiates: bool = False  # whether requests are adapted to what the SDK takes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request once its body is there."""
         owner = owner_in(scope)
-        if owner is None or scope["method"] != "POST" or not scope["path"].startswith(self.path):
+        if owner is None or scope["method"] != "POST":
             await self.app(scope, receive, send)
             return
         body = bytearray()
@@ -154,10 +152,7 @@ class OpenSessions:
     _taken: Counter[str] = field(default_factory=Counter, init=False)  # by sessions, and connections that may be one
 
     def enter(self, owner: str) -> None:
-        """Take a place for a connection that is a session, or that may open one.
-
-        Raises SandpodError: max_sessions of the caller, backend_unavailable for those of all.
-        """
+        """Take a place for a session. Raises max_sessions of the caller, backend_unavailable for those of all."""
         if self._taken[owner] >= self.per_owner or self._taken.total() >= self.in_all:
             since = self.clock() - self.idle
             for known, each in tuple(self._sessions.items()):
@@ -207,13 +202,12 @@ class SessionLimit:
 
     app: ASGIApp  # what serves the others
     sessions: OpenSessions  # the open sessions; shared by both transports
-    always: bool  # each request is a session, as an SSE connection is
-    path: str  # of such requests
+    always: bool = False  # each GET is a session, as an SSE connection is
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
         owner = owner_in(scope)
-        if owner is None or scope["path"] != self.path:
+        if owner is None or (self.always and scope["method"] != "GET"):
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)

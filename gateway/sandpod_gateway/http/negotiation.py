@@ -92,10 +92,12 @@ async def coded(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> Non
 
 
 def _needs_code(start: Message) -> bool:
-    if start["status"] < HTTPStatus.BAD_REQUEST:
-        return False
-    is_json = Headers(raw=start["headers"]).get("content-type", "").startswith(JSON)
-    return not is_json or start["status"] == HTTPStatus.UNAUTHORIZED
+    status = start["status"]
+    return status >= HTTPStatus.BAD_REQUEST and (status == HTTPStatus.UNAUTHORIZED or not _is_type(JSON, start))
+
+
+def _is_type(media_type: str, start: Message) -> bool:
+    return Headers(raw=start["headers"]).get("content-type", "").startswith(media_type)
 
 
 def _with_code(start: Message, text: bytes) -> Response:
@@ -178,7 +180,7 @@ async def _one_answer(app: ASGIApp, scope: Scope, receive: Receive, send: Send) 
             if isinstance(message, dict) and "method" not in message:
                 answer = text
 
-    held = HeldAnswer(send, _is_stream, take)
+    held = HeldAnswer(send, partial(_is_type, _EVENTS), take)
     await app(scope, receive, held.send)
     if held.start is not None and not answer:
         await refused(_LOST)(scope, receive, send)
@@ -188,7 +190,3 @@ async def _one_answer(app: ASGIApp, scope: Scope, receive: Receive, send: Send) 
         headers["content-length"] = str(len(answer))
         await send({**held.start, "headers": headers.raw})
         await send({"type": "http.response.body", "body": answer})
-
-
-def _is_stream(start: Message) -> bool:
-    return Headers(raw=start["headers"]).get("content-type", "").startswith(_EVENTS)

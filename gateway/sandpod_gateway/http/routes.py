@@ -7,7 +7,6 @@ holds is untrusted, so a browser shows only what can't run script, and that in a
 import asyncio
 import posixpath
 import re
-import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
 
+from cachetools import TTLCache
 from fastmcp.server.http import HostOriginGuardMiddleware
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.middleware import Middleware
@@ -185,23 +185,23 @@ def health_routes(
     `check` asks the backend for next to nothing, and raises SandpodError where that fails. Requests may be for those
     hosts, or for any: kubelet and Prometheus ask by address.
     """
-    lock, checked_at = asyncio.Lock(), -CHECK_SECONDS
-    trouble: SandpodError | None = None
+    lock = asyncio.Lock()
+    recent: TTLCache[str, Response] = TTLCache(1, CHECK_SECONDS)
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
 
     async def readyz(_: Request) -> Response:
-        nonlocal checked_at, trouble
         async with lock:  # anybody may ask, so one check answers all for a second
-            if time.monotonic() - checked_at >= CHECK_SECONDS:
+            answer = recent.get("answer")
+            if answer is None:
                 try:
                     await check()
-                    trouble = None
+                    answer = PlainTextResponse("ready\n")
                 except SandpodError as error:
-                    trouble = error
-                checked_at = time.monotonic()
-            return PlainTextResponse("ready\n") if trouble is None else problem(trouble, status=503)
+                    answer = problem(error, status=503)
+                recent["answer"] = answer
+            return answer
 
     guard = [] if hosts is None else [Middleware(HostOriginGuardMiddleware, allowed_hosts=hosts, mode="strict")]
     routes = [Route("/healthz", healthz, middleware=guard), Route("/readyz", readyz, middleware=guard)]

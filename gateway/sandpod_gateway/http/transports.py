@@ -16,7 +16,7 @@ import anyio
 from fastmcp import FastMCP
 from fastmcp.server.http import create_sse_app
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
+from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -33,7 +33,8 @@ MESSAGES_PATH: Final = "/messages/"
 
 API_KEY: Final = "api_key"  # query parameter that holds a key, where the settings allow it
 
-_PATH: Final = re.compile(rf"({MCP_PATH}|{SSE_PATH})(?:/(,*[A-Za-z][A-Za-z,]*))?/*")
+# A transport and the toolsets that its address names, or a message to SSE: nobody looks at the rest of its path.
+_PATH: Final = re.compile(rf"({MCP_PATH}|{SSE_PATH})(?:/(,*[A-Za-z][A-Za-z,]*))?/*|{MESSAGES_PATH}.*", re.DOTALL)
 _METHODS: Final = {MCP_PATH: ("GET", "POST", "DELETE"), SSE_PATH: ("GET",), MESSAGES_PATH: ("POST",)}
 
 
@@ -55,8 +56,8 @@ class Transports:
         self._streamable = mcp.http_app(
             path=MCP_PATH,
             middleware=[
-                Middleware(BoundedBodies, requests=requests, path=MCP_PATH, negotiates=True),
-                Middleware(SessionLimit, sessions=sessions, always=False, path=MCP_PATH),
+                Middleware(BoundedBodies, requests=requests, negotiates=True),
+                Middleware(SessionLimit, sessions=sessions),
             ],
             session_idle_timeout=sessions.idle,
             **guards,
@@ -67,8 +68,8 @@ class Transports:
             SSE_PATH,
             mcp.auth,
             middleware=[
-                Middleware(BoundedBodies, requests=requests, path=MESSAGES_PATH),
-                Middleware(SessionLimit, sessions=sessions, always=True, path=SSE_PATH),
+                Middleware(BoundedBodies, requests=requests),
+                Middleware(SessionLimit, sessions=sessions, always=True),
             ],
             **guards,
         )
@@ -117,25 +118,24 @@ def _resolved(scope: Scope, *, allow_query_key: bool) -> Scope | Response:
     The key moves from where it stands (the query only where that is allowed) to the Authorization header, and out of
     the query, which may be logged.
     """
-    path, names = _split(scope["path"])
-    if path is None:
+    match = _PATH.fullmatch(scope["path"])
+    if match is None:
         step = "Connect to /mcp, or to /sse for SSE."
         return problem(SandpodError(ErrorCode.NOT_FOUND, "Nothing is served at this path.", next_step=step))
+    path, names = match[1] or MESSAGES_PATH, match[2]
     if scope["method"] not in (methods := _METHODS[path]):
         message, step = f"{path} takes {' or '.join(methods)}.", "Use one of these methods."
         error = SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
         return refused(error, status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": ", ".join(methods)})
     query = _query(scope) + ([(TOOLS, names)] if names is not None else [])
     try:
-        for name, value in query:
-            if name == TOOLS:
-                expanded(value.split(","))
+        expanded(each for name, value in query if name == TOOLS for each in value.split(","))
     except ValueError as error:
         step = "sandpod://capabilities lists the toolsets."
         return refused(SandpodError(ErrorCode.INVALID_ARGUMENT, str(error), next_step=step))
     key = next((value for name, value in query if name == API_KEY), None) if allow_query_key else None
     kept = [(name, value) for name, value in query if name != API_KEY]
-    path = scope["path"] if path == MESSAGES_PATH else path  # nobody looks at the rest of a message's path
+    path = match[1] or scope["path"]
     return {
         **scope,
         "path": path,
@@ -149,18 +149,9 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
     return parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
 
 
-def _split(path: str) -> tuple[str | None, str | None]:
-    """Return a path as the transports have it, None where they have none, and the toolsets that it names."""
-    if path.startswith(MESSAGES_PATH):
-        return MESSAGES_PATH, None
-    match = _PATH.fullmatch(path)
-    return (match[1], match[2]) if match is not None else (None, None)
-
-
 def _with_key(raw: list[tuple[bytes, bytes]], from_query: str | None) -> list[tuple[bytes, bytes]]:
-    headers = Headers(raw=raw)
+    headers = MutableHeaders(raw=list(raw))
     key = headers.get("x-api-key") or from_query
-    if key is None or headers.get("authorization", "").lower().startswith("bearer "):
-        return raw
-    others = [(name, value) for name, value in raw if name.lower() != b"authorization"]
-    return [*others, (b"authorization", b"Bearer " + key.encode("latin-1", "replace"))]
+    if key is not None and not headers.get("authorization", "").lower().startswith("bearer "):
+        headers["authorization"] = f"Bearer {key.encode('latin-1', 'replace').decode('latin-1')}"
+    return headers.raw

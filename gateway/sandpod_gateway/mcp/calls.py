@@ -7,11 +7,12 @@ Arguments whose meaning is clear are accepted; the values of others are not repe
 """
 
 import difflib
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from fastmcp.exceptions import ValidationError
+from fastmcp.exceptions import ResourceError, ValidationError
 from fastmcp.resources.template import ResourceTemplate
 from fastmcp.server.dependencies import get_access_token, get_http_request
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
@@ -20,14 +21,15 @@ from mcp_types import CallToolRequestParams, ReadResourceRequestParams
 from pydantic import ValidationError as PydanticError
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.api.toolsets import ALL, TOOLS, expanded
+from sandpod_gateway.api.toolsets import ALL, TOOLS, Toolset, expanded
 from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.mcp.resources import FILES_TOOLSET, FILES_URI, resource_error
 from sandpod_gateway.mcp.tool_results import refuse
 from sandpod_gateway.mcp.toolbox import SetTool
 from sandpod_gateway.metrics import Metrics
 
+FILES_URI: Final = "sandpod://sandboxes/{sandbox}/files/{path*}"
+_FILES_TOOLSET: Final[Toolset] = "core"  # the toolset of read_file, with which the resource is on and off
 _FILES: Final = FILES_URI.partition("{")[0]
 _ALIASES: Final = {
     "args": ("argv",),
@@ -109,13 +111,13 @@ class CallMiddleware(Middleware):
         self, context: MiddlewareContext[Any], call_next: CallNext[Any, Sequence[ResourceTemplate]]
     ) -> Sequence[ResourceTemplate]:
         """Leave out the files of sandboxes where their tools are off."""
-        allowed = FILES_TOOLSET in chosen_toolsets(self._server)
+        allowed = _FILES_TOOLSET in chosen_toolsets(self._server)
         return [each for each in await call_next(context) if allowed or each.uri_template != FILES_URI]
 
     async def check_resource_access(self, context: MiddlewareContext[ReadResourceRequestParams]) -> None:
         """Raise ResourceError for the files of sandboxes where their tools are off."""
-        if str(context.message.uri).startswith(_FILES) and FILES_TOOLSET not in chosen_toolsets(self._server):
-            raise resource_error(self._metrics, self._off("The file resource", FILES_TOOLSET))
+        if str(context.message.uri).startswith(_FILES) and _FILES_TOOLSET not in chosen_toolsets(self._server):
+            raise resource_error(self._metrics, self._off("The file resource", _FILES_TOOLSET))
 
     def _off(self, what: str, toolset: str) -> SandpodError:
         way = "ask the administrator for it"
@@ -133,6 +135,12 @@ def chosen_toolsets(server: frozenset[str]) -> frozenset[str]:
     except RuntimeError:  # standard input and output
         return chosen
     return chosen.intersection(*(expanded(text.split(",")) for text in texts if text))
+
+
+def resource_error(metrics: Metrics, error: SandpodError) -> ResourceError:
+    """Count a refused resource and return the protocol's error for it."""
+    metrics.refusals.labels(error.code).inc()
+    return ResourceError(f"{error.code}: {error.message} {error.next_step}", log_level=logging.DEBUG)
 
 
 def _toolset(tool: Tool | None) -> str | None:

@@ -135,10 +135,7 @@ def refusal(**fields: Any) -> Refused:
 
 
 def in_workspace(path: str, home: str) -> str:
-    """Return a path relative to the workspace, of one inside the other system's data folder or our own.
-
-    Raises invalid_path.
-    """
+    """Return a path in the workspace, of one in the other system's data folder or in ours. Raises invalid_path."""
     for folder in (WORKSPACE, home):
         if path == folder or path.startswith(f"{folder.rstrip('/')}/"):
             path = path[len(folder) :].lstrip("/") or "."

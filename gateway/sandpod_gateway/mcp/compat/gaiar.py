@@ -99,12 +99,8 @@ class Gaiar(System):
         """List the files of a session."""
         record = await self.need(_session(session_id))
         listed = await self.parts.files.list(record.owner, ".", sandbox=record.name, recursive=True, limit=MAX_ENTRIES)
-        url, files = self.parts.links.url, [entry for entry in listed.entries if entry.kind == "file"]
-        return {
-            "artifacts": [
-                {**_file(each.path, each.size), "download_url": url(record.name, each.path)} for each in files
-            ]
-        }
+        url, files = self.parts.links.url, [(each.path, each.size) for each in listed.entries if each.kind == "file"]
+        return {"artifacts": [{**_file(path, size), "download_url": url(record.name, path)} for path, size in files]}
 
     @tool("Close a session", _refused)
     async def sandbox_close_session(self, session_id: str) -> Any:

@@ -32,9 +32,7 @@ _not_installed: Final = refusal(success=False, status="error", message=..., comp
 class Johanli(System):
     """Its tools."""
 
-    _installations: LRUCache[tuple[str, str, str], str] = field(
-        default_factory=lambda: LRUCache(_REMEMBERED), init=False
-    )
+    _begun: LRUCache[tuple[str, str, str], str] = field(default_factory=lambda: LRUCache(_REMEMBERED), init=False)
 
     @tool("List sandboxes", _failed, READ)
     async def list_sandboxes(self) -> Any:
@@ -91,14 +89,14 @@ class Johanli(System):
         """Install a Python package in a sandbox; it may go on after some seconds."""
         record = await self.need(sandbox_id)
         begun = await self.install(record, package_name, _WAIT)
-        self._installations[record.owner, record.name, package_name] = begun.installation
+        self._begun[record.owner, record.name, package_name] = begun.installation
         return _installed(begun, package_name)
 
     @tool("Look at an installation", _not_installed, READ)
     async def check_package_installation_status(self, sandbox_id: str, package_name: str) -> Any:
         """Return the status of a package's installation."""
         record = await self.need(sandbox_id)
-        name = self._installations.get((record.owner, record.name, package_name))
+        name = self._begun.get((record.owner, record.name, package_name))
         try:
             if name is not None:
                 return _installed(await self.parts.installer.get(record.owner, name, wait=_WAIT), package_name)

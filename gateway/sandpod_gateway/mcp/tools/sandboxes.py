@@ -56,14 +56,12 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
         Your default sandbox needs no call. Use this for a second one, another template, a network or another lifetime:
         sandpod://capabilities lists what there is.
         """
-        lifetime = lifetime or arguments.LifetimeArgument()
         request = ClaimRequest(
             owner=current_owner(),
             session=_session(name),
             template=_label(template, "template") if template is not None else None,
             network=_label(network, "network profile"),
-            ttl=lifetime.ttl,
-            idle_timeout=lifetime.idle_timeout,
+            **(lifetime or arguments.LifetimeArgument()).model_dump(),
             workspace=WorkspaceRequest(**workspace.model_dump()) if workspace != _AS_TEMPLATE and workspace else None,
             cold_start=cold_start,
         )
