@@ -111,7 +111,7 @@ async def serving_on_loopback(app: ASGIApp) -> AsyncIterator[str]:
     """Serve an app at a free port of this machine's loopback until the block is left, and give its address.
 
     Callers over standard input and output have no other address for links to lead to. A page of a browser that reaches
-    it by a name of its own (DNS rebinding) is refused. Raises OSError: no port can be had.
+    it by another name (DNS rebinding) is refused. Raises OSError: no port can be had.
     """
     with socket.create_server((_LOOPBACK, 0), backlog=_LOOPBACK_CONNECTIONS) as listener:
         guarded = TrustedHostMiddleware(app, [_LOOPBACK, "localhost"])

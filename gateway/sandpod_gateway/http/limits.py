@@ -231,7 +231,7 @@ class SessionLimit:
             await self.app(scope, receive, _watched(send, look))
 
     async def _open(self, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request that may open a session, or hold one, in a place of its own."""
+        """Serve a request that may open a session, or is one, if there is a place for it."""
         try:
             self.sessions.enter(owner)
         except SandpodError as error:

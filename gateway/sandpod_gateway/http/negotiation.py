@@ -140,17 +140,14 @@ def _has_version(headers: MutableHeaders, body: bytes) -> bool:
     version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
     old = version in {None, *HANDSHAKE_PROTOCOL_VERSIONS}
     unknown = version not in {None, *SUPPORTED_PROTOCOL_VERSIONS}
-    if ((old and MCP_SESSION_ID_HEADER in headers) or unknown) and _initializes(body):
-        # A new session: it has no id yet, and its version stands in the body.
-        del headers[MCP_SESSION_ID_HEADER]
-        del headers[MCP_PROTOCOL_VERSION_HEADER]
-        return True
+    if ((old and MCP_SESSION_ID_HEADER in headers) or unknown) and b'"initialize"' in body:
+        message = pydantic_core.from_json(body)
+        if isinstance(message, dict) and message.get("method") == "initialize":
+            # A new session: it has no id yet, and its version stands in the body.
+            del headers[MCP_SESSION_ID_HEADER]
+            del headers[MCP_PROTOCOL_VERSION_HEADER]
+            return True
     return not unknown or _ENVELOPE in body
-
-
-def _initializes(body: bytes) -> bool:
-    message = pydantic_core.from_json(body) if b'"initialize"' in body else None
-    return isinstance(message, dict) and message.get("method") == "initialize"
 
 
 def _unacceptable(status: HTTPStatus, message: str, step: str) -> Response:

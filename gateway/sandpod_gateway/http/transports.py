@@ -4,10 +4,9 @@ Both have the same keys, the same Host and Origin checks and the same bounds. A 
 came. A request's address and headers choose the transport and the toolsets, and hold the API key.
 """
 
-import contextlib
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
@@ -91,14 +90,13 @@ class Transports:
             await coded(self._sse, served, receive, self._with_query(scope, served, send))
         else:
             # A message to a session that ends at this moment was accepted and is dropped, as any later one would be.
-            with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+            with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
                 await coded(self._sse, served, receive, send)
 
     def _with_query(self, scope: Scope, served: Scope, send: Send) -> Send:
         """Return a `send` for an SSE connection that passes the query of its request on to its messages' address."""
         kept = [(name, value) for name, value in _query(served) if name == TOOLS]
-        if self._allow_query_key:
-            kept += [(name, value) for name, value in _query(scope) if name == API_KEY]
+        kept += [(name, value) for name, value in _query(scope) if name == API_KEY and self._allow_query_key]
         if not kept:
             return send
         waiting = [b"?" + urlencode(kept).encode("latin-1") + b"&session_id="]

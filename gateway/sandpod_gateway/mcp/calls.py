@@ -28,6 +28,9 @@ from sandpod_gateway.mcp.tool_results import refuse
 from sandpod_gateway.mcp.toolbox import SetTool
 from sandpod_gateway.metrics import Metrics
 
+Call = MiddlewareContext[CallToolRequestParams]
+Listing = MiddlewareContext[Any]
+
 FILES_URI: Final = "sandpod://sandboxes/{sandbox}/files/{path*}"
 _FILES_TOOLSET: Final[Toolset] = "core"  # the toolset of read_file, with which the resource is on and off
 _FILES: Final = FILES_URI.partition("{")[0]
@@ -67,16 +70,12 @@ class CallMiddleware(Middleware):
         self._metrics = metrics
         self._calls: Counter[str] = Counter()
 
-    async def on_list_tools(
-        self, context: MiddlewareContext[Any], call_next: CallNext[Any, Sequence[Tool]]
-    ) -> Sequence[Tool]:
+    async def on_list_tools(self, context: Listing, call_next: CallNext[Any, Sequence[Tool]]) -> Sequence[Tool]:
         """Leave out the tools of other sets."""
         chosen = chosen_toolsets(self._server)
         return [tool for tool in await call_next(context) if _toolset(tool) in {None, *chosen}]
 
-    async def on_call_tool(
-        self, context: MiddlewareContext[CallToolRequestParams], call_next: CallNext[CallToolRequestParams, Any]
-    ) -> Any:
+    async def on_call_tool(self, context: Call, call_next: CallNext[CallToolRequestParams, Any]) -> Any:
         """Pass the call on; a refusal becomes a result."""
         owner = current_owner()
         if self._calls[owner] >= self._per_owner:
@@ -96,7 +95,7 @@ class CallMiddleware(Middleware):
         finally:
             self._calls -= Counter([owner])  # keeps no zeros
 
-    async def _prepare(self, context: MiddlewareContext[CallToolRequestParams]) -> dict[str, Any]:
+    async def _prepare(self, context: Call) -> dict[str, Any]:
         """Correct a call's arguments; return what its tool takes. Raises forbidden, for the tools of other sets."""
         server, name = context.fastmcp_context, context.message.name
         tool = await server.fastmcp.get_tool(name) if server is not None else None
@@ -108,7 +107,7 @@ class CallMiddleware(Middleware):
         return schema
 
     async def on_list_resource_templates(
-        self, context: MiddlewareContext[Any], call_next: CallNext[Any, Sequence[ResourceTemplate]]
+        self, context: Listing, call_next: CallNext[Any, Sequence[ResourceTemplate]]
     ) -> Sequence[ResourceTemplate]:
         """Leave out the files of sandboxes where their tools are off."""
         allowed = _FILES_TOOLSET in chosen_toolsets(self._server)

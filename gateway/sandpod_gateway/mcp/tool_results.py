@@ -37,10 +37,7 @@ _BUG: Final = SandpodError(results.ErrorCode.BACKEND_ERROR, "The server failed; 
 
 
 def tool_result(answer: Answer[BaseModel], *, is_error: bool = False, link_files: bool = False) -> ToolResult:
-    """Return a result as structured content, as text for clients and models that read only that, and pictures.
-
-    With `link_files`, files that the text names are linked too, each in a block of its own.
-    """
+    """Return a result as structured content, text and pictures; with `link_files`, links to files that it names."""
     model = answer.result
     run = model.result if isinstance(model, RunOutput) else model
     files = run.artifacts[:SHOWN_FILES] if link_files and isinstance(run, RunResult | results.ArtifactList) else []

@@ -73,7 +73,7 @@ class Toolbox:
     mcp: FastMCP[None]
     parts: Parts
     facts: Mapping[str, str]
-    link_files: bool  # whether files that a result names are linked in blocks of their own
+    link_files: bool  # whether each file that a result names is linked in a block
 
     def tool(
         self, title: str, *, toolset: Toolset, effect: Effect, open_world: bool = False
@@ -109,11 +109,7 @@ def input_schema(schema: Schema, facts: Mapping[str, str]) -> Schema:
 
 def _plain(field: Schema, defs: Schema, facts: Mapping[str, str]) -> Schema:
     """Return a schema without null, references and what only a validator needs."""
-    merged = dict(field)
-    for option in field.get("anyOf", []):
-        if option.get("type") != "null":
-            merged = {**option, **{key: value for key, value in field.items() if key != "anyOf"}}
-            break
+    merged = {**next((option for option in field.get("anyOf", []) if option.get("type") != "null"), {}), **field}
     if "$ref" in merged:
         merged = {**defs[merged.pop("$ref").rsplit("/", 1)[1]], **merged}
     # What is false unless it is said needs no word.
@@ -133,10 +129,7 @@ def _plain(field: Schema, defs: Schema, facts: Mapping[str, str]) -> Schema:
 
 @functools.cache
 def output_schema(model: type[BaseModel]) -> Schema:
-    """Return the schema of a tool's result: the names of its fields and their types.
-
-    Clients check results against it. A coded error takes a result's place, so nothing is required.
-    """
+    """Return the schema of a tool's result: names and types. Nothing is required: a coded error may take its place."""
     schema = model.model_json_schema(mode="serialization")
     defs = schema.get("$defs", {})
     return {"type": "object", "properties": {name: _types(field, defs) for name, field in schema["properties"].items()}}
@@ -144,8 +137,7 @@ def output_schema(model: type[BaseModel]) -> Schema:
 
 def _types(field: Schema, defs: Schema) -> Schema:
     if "anyOf" in field:
-        options = [_types(option, defs) for option in field["anyOf"]]
-        kinds = [option.get("type", "object") for option in options]
+        kinds = [_types(option, defs)["type"] for option in field["anyOf"]]
         return {"type": [each for kind in kinds for each in (kind if isinstance(kind, list) else [kind])]}
     if "$ref" in field:
         return {"type": defs[field["$ref"].rsplit("/", 1)[1]].get("type", "object")}
