@@ -103,8 +103,9 @@ async def uploaded(folder: Path, name: str) -> dict[str, Any]:
         assert made.structured_content is not None
         arguments = {"sandbox_id": made.structured_content["sandbox_id"], "local_file_path": name}
         answer = await client.call_tool("upload_file_to_sandbox", arguments)
-    assert answer.structured_content is not None
-    return answer.structured_content
+    content: dict[str, Any] | None = answer.structured_content
+    assert content is not None
+    return content
 
 
 async def test_upload_reads_no_more_than_may_be_uploaded_and_not_on_the_event_loop(
