@@ -83,7 +83,7 @@ class BoundedBodies:
             await self.app(scope, receive, send)
             return
         body = bytearray()
-        with suppress(ClientDisconnect), ExitStack() as stack:  # nobody reads an answer then
+        with suppress(ClientDisconnect), ExitStack() as stack:  # without a client, nobody reads an answer
             try:
                 self.requests.enter(owner)
                 stack.callback(lambda: self.requests.leave(owner, len(body)))
