@@ -15,8 +15,7 @@ from sandpod_gateway.files.paths import check_filename
 from sandpod_gateway.files.service import MAX_ENTRIES, MAX_READ, Files
 from sandpod_gateway.limits import check_text
 from sandpod_gateway.mcp.arguments import Path, Sandbox
-from sandpod_gateway.mcp.services import Parts
-from sandpod_gateway.mcp.toolbox import Toolbox
+from sandpod_gateway.mcp.toolbox import Parts, Toolbox
 
 Folder = Annotated[str, Field(description="Folder, relative to /workspace.")]
 Recursive = Annotated[bool, Field(description="Include what is in its subfolders.")]
