@@ -175,7 +175,6 @@ class Walk:
         todo = [self.top]
         while todo:
             where = todo.pop()
-            deeper: list[str] = []
             try:
                 folder = self._open(where)
             except (FileNotFoundError, NotADirectoryError):
@@ -183,27 +182,27 @@ class Walk:
             except OSError as error:
                 self.missed = error
                 continue
+            deeper: list[str] = []
             with closing(folder), os.scandir(folder) as found:
-                yield from self._entries(folder, f"{where}/" if where else "", found, deeper)
+                for each in sorted(found, key=lambda entry: entry.name) if self.ordered else found:
+                    entry = self._entry(folder, f"{where}/{each.name}" if where else each.name, each)
+                    if entry is None:
+                        continue
+                    if not (self.public and entry.name.startswith(PARTIAL)):
+                        yield entry
+                    if self.recursive and entry.is_folder:
+                        deeper.append(entry.path)
             todo += reversed(deeper)
 
-    def _entries(
-        self, folder: int, prefix: str, found: "os._ScandirIterator[str]", deeper: list[str]
-    ) -> Iterator[Entry]:
-        for each in sorted(found, key=lambda entry: entry.name) if self.ordered else found:
-            path = prefix + each.name
-            if self.public and path == HIDDEN:
-                continue
-            try:
-                entry = Entry(path, each.name, folder, each.stat(follow_symlinks=False))
-            except OSError:
-                continue  # removed meanwhile
-            if self.device not in {None, entry.info.st_dev} or (entry.is_folder and each.name in self.skip):
-                continue
-            if not (self.public and each.name.startswith(PARTIAL)):
-                yield entry
-            if self.recursive and entry.is_folder:
-                deeper.append(path)
+    def _entry(self, folder: int, path: str, found: "os.DirEntry[str]") -> Entry | None:
+        if self.public and path == HIDDEN:
+            return None
+        try:
+            entry = Entry(path, found.name, folder, found.stat(follow_symlinks=False))
+        except OSError:
+            return None  # removed meanwhile
+        is_left_out = self.device not in {None, entry.info.st_dev} or (entry.is_folder and found.name in self.skip)
+        return None if is_left_out else entry
 
     def _open(self, where: str) -> int:
         path = os.path.join(self.root, where)
@@ -213,8 +212,7 @@ class Walk:
         return self._checked(os.open(path, os.O_RDONLY | _FOLDER))
 
     def _checked(self, fd: int) -> int:
-        location = _location(fd)
-        if location != self.root and not location.startswith(f"{self.root}/"):
+        if not f"{_location(fd)}/".startswith(f"{self.root}/"):
             os.close(fd)
             raise NotADirectoryError
         return fd
