@@ -16,7 +16,8 @@ from typing import Final
 
 from sandpod_runner.ipc.descriptors import move_away, place
 from sandpod_runner.ipc.jobs import MAX_FDS, REQUEST, Job, Kind, Message, read_job
-from sandpod_runner.python import display_channel, figures, program
+from sandpod_runner.python import figures, program
+from sandpod_runner.python.display_channel import Channel
 from sandpod_runner.python.interpreter import Interpreter
 
 _WITHOUT: Final = "IPython can't be used here, so cells are plain Python: {}\n"
@@ -80,7 +81,7 @@ class _Context:
         cell = read_job(fds[0])
         place(fds[1:-1])
         self._cwd = cell.cwd or self._cwd
-        channel = display_channel.use(move_away(fds[-1]), self._cwd)
+        channel = Channel.current = Channel(move_away(fds[-1]), self._cwd)
         before, _ = program.usage()
         status = self._interruptible(number, cell, channel)
         channel.close()
@@ -100,7 +101,7 @@ class _Context:
         finally:
             loop.remove_reader(self._sock)
 
-    def _interruptible(self, number: int, cell: Job, channel: display_channel.Channel) -> int:
+    def _interruptible(self, number: int, cell: Job, channel: Channel) -> int:
         status = 1
         try:
             try:
@@ -119,7 +120,7 @@ class _Context:
         program.flush_streams()
         return status
 
-    def _run(self, cell: Job, channel: display_channel.Channel) -> int:
+    def _run(self, cell: Job, channel: Channel) -> int:
         self._cells += 1
         file = f"<cell {self._cells}>"
         try:

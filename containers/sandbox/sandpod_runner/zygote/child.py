@@ -16,7 +16,8 @@ from typing import NoReturn
 from sandpod_runner.ipc import syscalls
 from sandpod_runner.ipc.descriptors import move_away, place
 from sandpod_runner.ipc.jobs import CHANNEL, MAX_FDS, REQUEST, Job, read_job
-from sandpod_runner.python import display_channel, program
+from sandpod_runner.python import program
+from sandpod_runner.python.display_channel import Channel
 
 _CANNOT_START = 126
 _NOT_FOUND = 127
@@ -65,7 +66,7 @@ def _run(fds: list[int]) -> int:
         from sandpod_runner.python import context  # noqa: PLC0415 - as above
 
         return context.serve(job, channel)
-    shown = display_channel.use(channel, job.cwd)
+    shown = Channel.current = Channel(channel, job.cwd)
     before, _ = program.usage()
     status = program.run(job)
     if status >= 0 and _is_alone():
