@@ -3,6 +3,7 @@
 What was read may be outdated by the time it is used, so callers look again until nothing is left.
 """
 
+import contextlib
 import os
 import signal
 import time
@@ -20,13 +21,8 @@ _PAGE = os.sysconf("SC_PAGESIZE")
 
 def parents() -> dict[int, int]:
     """Return each process's parent."""
-    found: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            fields = _stat(name)
-            if fields:
-                found[int(name)] = int(fields[_PPID_FIELD])
-    return found
+    pids = filter(str.isdecimal, os.listdir("/proc"))
+    return {int(pid): int(fields[_PPID_FIELD]) for pid in pids if (fields := _stat(pid))}
 
 
 def children(parent: int) -> set[int]:
@@ -72,10 +68,8 @@ def send(pids: Iterable[int], number: int) -> None:
     """Send a signal to each of these that is still there."""
     for pid in pids:
         if pid > 1:  # 0 and less mean whole groups
-            try:
+            with contextlib.suppress(OSError):
                 os.kill(pid, number)
-            except OSError:
-                continue
 
 
 def end_trees(roots: Iterable[int], *, freeze: bool = False) -> None:
@@ -110,11 +104,9 @@ def written(pids: Iterable[int]) -> int:
 def _sum(pids: Iterable[int], name: str, read: Callable[[str], int]) -> int:
     total = 0
     for pid in pids:
-        try:
-            with open(f"/proc/{pid}/{name}") as file:
-                total += read(file.read())
-        except (OSError, ValueError, IndexError):
-            continue  # gone, or closed to its own user
+        # It may be gone, or closed to its own user.
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/{name}") as file:
+            total += read(file.read())
     return total
 
 

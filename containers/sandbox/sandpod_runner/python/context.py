@@ -52,12 +52,6 @@ def _interpreter() -> tuple[type[Interpreter], str]:
     return IPythonInterpreter, ""
 
 
-def _begin(kind: type[Interpreter]) -> Interpreter:
-    names = vars(program.main_module(""))
-    del names["__file__"], names["__loader__"]
-    return kind(names)
-
-
 class _Context:
     def __init__(self, sock: socket.socket, cwd: str, kind: type[Interpreter], notice: str) -> None:
         self._sock = sock
@@ -65,9 +59,9 @@ class _Context:
         self._pid = os.getpid()
         self._cells = 0
         try:
-            self._interpreter = _begin(kind)
+            self._interpreter = kind()
         except Exception as error:  # noqa: BLE001 - IPython could not be set up: where nothing can be written, for example
-            self._interpreter, notice = _begin(Interpreter), _WITHOUT.format(f"{type(error).__name__}: {error}")
+            self._interpreter, notice = Interpreter(), _WITHOUT.format(f"{type(error).__name__}: {error}")
         self._notice = notice
 
     def take(self) -> bool:

@@ -15,17 +15,18 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from sandpod_runner.python import rich
-from sandpod_runner.python.program import CO_COROUTINE, compiled
+from sandpod_runner.python.program import CO_COROUTINE, compiled, main_module
 
 if TYPE_CHECKING:
     import asyncio
 
 
 class Interpreter:
-    """One context's evaluator. The names are those of the module `__main__`."""
+    """One context's evaluator. The names are those of a new module `__main__`."""
 
-    def __init__(self, names: dict[str, Any]) -> None:
-        self.names = names
+    def __init__(self) -> None:
+        self.names = vars(main_module(""))
+        del self.names["__file__"], self.names["__loader__"]
         self._loop: asyncio.Runner | OldRunner | None = None
 
     def run(self, source: bytes, file: str) -> Any:

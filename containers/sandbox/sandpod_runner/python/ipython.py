@@ -108,8 +108,8 @@ class _Shell(InteractiveShell):
 class IPythonInterpreter(interpreter.Interpreter):
     """Evaluates cells in an IPython shell's namespace."""
 
-    def __init__(self, names: dict[str, Any]) -> None:
-        super().__init__(names)
+    def __init__(self) -> None:
+        super().__init__()
         config = Config()
         config.HistoryManager.enabled = False
         config.HistoryManager.hist_file = ":memory:"

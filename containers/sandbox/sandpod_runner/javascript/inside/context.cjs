@@ -48,10 +48,17 @@ let cells = 0;
 let current = null;
 let folder;
 
+// It is evaluated by V8's own protocol, which has the REPL mode, in a session of its own: when that is closed, V8 waits for
+// nothing of the cell any more. It answers even while it collects garbage, which no JavaScript lives through, when it
+// finds that what is awaited can never come. So what the cell awaits is held.
 class Cell {
   constructor(job) {
     this.job = job;
-    this.inspector = new Inspector();
+    this.session = new inspector.Session();
+    this.session.connect();
+    globalThis[TAKE] = (value) => { this.taken = value; };
+    this.session.post('Runtime.evaluate', { expression: TAKE }, (error, { result }) => { this.taker = result.objectId; });
+    delete globalThis[TAKE];
     this.held = new Set();
     this.file = `<cell-${(cells += 1)}>`;
     this.over = false;
@@ -76,7 +83,11 @@ class Cell {
   }
 
   evaluate(code) {
-    this.inspector.run(`${code}\n//# sourceURL=${this.file}`, (value, details) => {
+    const how = { expression: `${code}\n//# sourceURL=${this.file}`, replMode: true, awaitPromise: true, silent: true };
+    this.session.post('Runtime.evaluate', how, (failed, answer) => {
+      if (failed || this.over) return; // interrupted, which is reported elsewhere
+      const details = answer.exceptionDetails;
+      const value = this.take(details?.exception ?? answer.result);
       if (details) {
         this.conclude({ error: value, details });
       } else if (util.types.isPromise(value)) {
@@ -85,6 +96,15 @@ class Cell {
         this.conclude({ value });
       }
     });
+  }
+
+  // Returns the value itself where V8 has given its description.
+  take({ objectId, unserializableValue, value }) {
+    const argument = objectId ? { objectId } : unserializableValue ? { unserializableValue } : { value };
+    const functionDeclaration = 'function (value) { this(value); }';
+    const call = { objectId: this.taker, functionDeclaration, arguments: [argument], silent: true };
+    this.session.post('Runtime.callFunctionOn', call);
+    return this.taken;
   }
 
   // A turn later, when Node has reported rejections that nobody handles.
@@ -144,47 +164,12 @@ class Cell {
       const { cpu, size } = usage();
       streams.letGo();
       fs.closeSync(this.channel);
-      this.inspector.close();
+      this.session.disconnect();
       this.held.clear();
       send(ENDED, this.job.number, (status & 0xff) << 8, cpu - this.used, size);
     } catch {
       process.reallyExit(streams.LOST); // the program has closed or taken away what this needs
     }
-  }
-}
-
-// V8 by its own protocol, which has the REPL mode. One for each cell: when it is closed, V8 waits for nothing of the
-// cell any more. It answers even while it collects garbage, which no JavaScript lives through, when it finds that what
-// is awaited can never come. So what the cell awaits is held.
-class Inspector {
-  constructor() {
-    this.session = new inspector.Session();
-    this.session.connect();
-    globalThis[TAKE] = (value) => { this.taken = value; };
-    this.session.post('Runtime.evaluate', { expression: TAKE }, (error, { result }) => { this.taker = result.objectId; });
-    delete globalThis[TAKE];
-  }
-
-  run(expression, done) {
-    const how = { replMode: true, awaitPromise: true, silent: true };
-    this.session.post('Runtime.evaluate', { expression, ...how }, (error, answer) => {
-      if (error || this.closed) return; // interrupted, which is reported elsewhere
-      done(this.take(answer.exceptionDetails?.exception ?? answer.result), answer.exceptionDetails);
-    });
-  }
-
-  // Returns the value itself where V8 has given its description.
-  take({ objectId, unserializableValue, value }) {
-    const argument = objectId ? { objectId } : unserializableValue ? { unserializableValue } : { value };
-    const functionDeclaration = 'function (value) { this(value); }';
-    const call = { objectId: this.taker, functionDeclaration, arguments: [argument], silent: true };
-    this.session.post('Runtime.callFunctionOn', call);
-    return this.taken;
-  }
-
-  close() {
-    this.closed = true;
-    this.session.disconnect();
   }
 }
 

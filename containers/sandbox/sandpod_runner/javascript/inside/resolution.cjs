@@ -1,6 +1,6 @@
 // How `import` finds modules: what a program imports is meant from its working directory, though its file lies elsewhere,
-// and global packages are found by `import` too, which Node does for `require` alone. Registered when
-// a program imports at all, since it makes finding modules slower.
+// and global packages are found by `import` too, which Node does for `require` alone. Registered when a program imports at
+// all, since it makes finding modules slower.
 'use strict';
 
 const Module = require('node:module');
@@ -20,26 +20,25 @@ function register(entry = {}) {
   }
   Module.registerHooks({
     resolve(specifier, context, next) {
-      const meant = entry.url && context.parentURL === entry.url ? { ...context, parentURL: entry.parentURL } : context;
-      try {
-        return next(specifier, meant);
-      } catch (error) {
-        if (error?.code !== 'ERR_MODULE_NOT_FOUND' || !isPackage(specifier)) throw error;
-        for (const parentURL of globalParents()) {
-          try {
-            return next(specifier, { ...context, parentURL });
-          } catch {
-            continue;
-          }
+      let failure;
+      for (const each of contexts(specifier, context, entry)) {
+        try {
+          return next(specifier, each);
+        } catch (error) {
+          failure ??= error;
+          if (failure?.code !== 'ERR_MODULE_NOT_FOUND') break;
         }
-        throw error;
       }
+      throw failure;
     },
   });
 }
 
-function isPackage(specifier) {
-  return !/^[./]|^[a-z]+:/.test(specifier);
+// Yields the contexts in which a module is looked for, one after the other.
+function* contexts(specifier, context, { url, parentURL, parents }) {
+  yield url && context.parentURL === url ? { ...context, parentURL } : context;
+  if (/^[./]|^[a-z]+:/.test(specifier)) return; // no package
+  for (const each of parents ?? globalParents()) yield { ...context, parentURL: each };
 }
 
 // Modules that would lie beside each folder of global packages find what is in it.
@@ -48,4 +47,4 @@ function globalParents() {
   return folders.map((name) => pathToFileURL(path.join(path.dirname(name), 'global.mjs')).href);
 }
 
-module.exports = { register };
+module.exports = { contexts, register };
