@@ -49,8 +49,7 @@ class Archives:
     def part(self, fields: dict[str, Any]) -> Reply:
         """Return a part of an archive, from number 0 on; `last` means that it was complete before.
 
-        Raises Refusal: invalid_argument; session_busy: too many are being made; not_found: it was given up, or it is
-        not the next part.
+        Raises Refusal: invalid_argument; session_busy; not_found: it was given up, or this is not the next part.
         """
         name: Any = fields.get("archive")
         number = whole(fields, "part")

@@ -211,16 +211,13 @@ class Uploads:
         self._failed: dict[int, None] = {}
 
     def part(self, number: int, fields: dict[str, Any], data: bytes) -> Reply | None:
-        """Take one part of the upload with that number and return the reply, which only the last part has.
-
-        Raises Refusal: it can't be written; parts of it that still come are ignored (or OSError).
-        """
+        """Take one part of an upload, and return the reply to the last one. Raises Refusal, OSError."""
         last, abort = flag(fields, "last"), flag(fields, "abort")
         try:
             if abort:
                 return {}, b""
             if number in self._failed:
-                return None  # at an earlier part, and that was reported
+                return None  # at an earlier part, which was refused
             if number not in self._going:
                 self._begin(number, fields)
             upload = self._going[number]

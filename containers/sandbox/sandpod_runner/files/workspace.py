@@ -71,10 +71,7 @@ class Workspace:
         return normal
 
     def open(self, path: Any) -> int:
-        """Return a descriptor (O_PATH) of the file or folder at the path, which may go through links that stay inside.
-
-        Raises Refusal: invalid_path; OSError: There is none, or it can't be reached.
-        """
+        """Return a descriptor (O_PATH) of what is at a path, links followed. Raises Refusal: invalid_path; OSError."""
         return self._checked(os.open(os.path.join(self.root, self.relative(path)), _O_PATH))
 
     def open_folder(self, path: Any) -> int:
@@ -90,10 +87,7 @@ class Workspace:
         return os.path.join(_location(folder), name).removeprefix(self.root).strip("/")
 
     def folder_path(self, path: Any) -> str:
-        """Return the real path of a folder, which is spelled as in a frame, to start a program in.
-
-        Raises Refusal: invalid_path, also where it is no folder; OSError: There is none.
-        """
+        """Return the real path of a folder, spelled as in a frame. Raises Refusal: invalid_path; OSError."""
         self.restore()
         with closing(self.open_folder(unspell(path) if isinstance(path, str) else path)) as fd:
             return _location(fd)
@@ -106,10 +100,7 @@ class Workspace:
 
     @contextlib.contextmanager
     def place(self, path: Any, *, create: bool = False) -> Iterator[Place]:
-        """Yield the checked folder of a path and the name in it, which may not exist. `create` makes missing folders.
-
-        Raises Refusal: invalid_path, also for the workspace itself; OSError: A folder can't be found or made.
-        """
+        """Yield the checked folder of a path, and the name in it. Raises Refusal: invalid_path; OSError."""
         relative = self.relative(path)
         _require(relative != ".", "That is the workspace itself.")
         parent, name = os.path.split(relative)

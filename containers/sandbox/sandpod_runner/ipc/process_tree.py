@@ -26,10 +26,7 @@ def parents() -> dict[int, int]:
 
 
 def children(parent: int) -> set[int]:
-    """Return the children of a process, dead ones that were not waited for included.
-
-    Those that another of its threads has started may be missing.
-    """
+    """Return the children of a process, zombies included; those that its other threads started may be missing."""
     try:
         # One small file where the kernel has it. Orphans are given to the first thread.
         with open(f"/proc/{parent}/task/{parent}/children") as file:
@@ -75,8 +72,7 @@ def send(pids: Iterable[int], number: int) -> None:
 def end_trees(roots: Iterable[int], *, freeze: bool = False) -> None:
     """Kill the roots and all that descends from them.
 
-    `freeze` stops everything first until nothing new shows up: for trees that grow faster than they are killed. Large
-    trees are stopped first in any case.
+    Large trees, and all with `freeze`, are stopped first until nothing new shows up: they may grow meanwhile.
     """
     roots = set(roots)
     found = trees(roots, parents())

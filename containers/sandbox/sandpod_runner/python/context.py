@@ -28,7 +28,7 @@ _HINT: Final = "This cell awaits at its top level: await the coroutine there, in
 
 def serve(job: Job, fd: int) -> int:
     """Run cells until the runner closes its end of the socket."""
-    kind, notice = _interpreter()
+    kind, notice = _interpreter()  # before the workspace is on the path: nothing there is meant to be imported here
     program.set_up(job)
     sys.path[0] = ""
     sys.excepthook = traceback.print_exception  # the interpreter's own may look for lines in files, and a cell is none
@@ -40,10 +40,7 @@ def serve(job: Job, fd: int) -> int:
 
 
 def _interpreter() -> tuple[type[Interpreter], str]:
-    """Return the class that evaluates cells, plain Python where IPython is of no use, and a notice for the first cell.
-
-    Called before the workspace is on the path: what lies there is not meant to be imported from here.
-    """
+    """Return the class that evaluates cells, with IPython where that works, and a notice for the first cell."""
     try:
         from sandpod_runner.python.ipython import IPythonInterpreter  # noqa: PLC0415 - for contexts alone, and not everywhere
     except Exception as error:  # noqa: BLE001 - somebody's library may fail in any way

@@ -31,13 +31,9 @@ _STEP: Final = 0.7
 
 
 class Channel:
-    """The writing end, in the process that it belongs to: processes forked from it show nothing.
+    """The writing end of one process: those forked from it show nothing. Files are kept in a folder below `folder`."""
 
-    Pictures that are too large or too many to be sent as they are go into `folder`.
-    """
-
-    current: ClassVar[Channel]
-    """The channel of this process."""
+    current: ClassVar[Channel]  # of this process
 
     def __init__(self, fd: int, folder: str) -> None:
         self._fd = fd

@@ -17,10 +17,7 @@ _PYLAB: Final = "matplotlib._pylab_helpers"
 
 
 def adopt_matplotlib(module: Any) -> None:
-    """Make figures come to the runner; called with `matplotlib.backend_bases` when it has just been imported.
-
-    It is the base of the backends without windows, so it makes no difference which of them a program chooses.
-    """
+    """Make figures come to the runner, with any backend without windows: called with `matplotlib.backend_bases`."""
     manager = module.FigureManagerBase
     destroy = manager.destroy
 

@@ -1,11 +1,7 @@
-"""Evaluates the cells of a context in plain Python: variables stay, and a last expression's value comes back.
-
-It is also the base of the interpreter that runs where the image has IPython: what is here is the contract of both.
-"""
+"""Evaluates the cells of a context in plain Python, and is the base of the interpreter that uses IPython."""
 
 from __future__ import annotations
 
-import _ast
 import ast
 import contextlib
 import linecache
@@ -104,7 +100,7 @@ class OldRunner:
 
 def parse(source: bytes | str, file: str) -> Any:
     """Return the syntax tree of Python code that may await at its top level."""
-    return compiled(source, file, flags=_ast.PyCF_ONLY_AST)
+    return compiled(source, file, flags=ast.PyCF_ONLY_AST)
 
 
 def _has_value(tree: Any, text: str) -> bool:

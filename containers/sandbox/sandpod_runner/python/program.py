@@ -225,10 +225,8 @@ def _flush(file: Any) -> bool:
 
 
 def _own_modules(last: str, cwd: str) -> list[types.ModuleType]:
-    """Return the program's own modules, the newest first: what was imported after `last`, from its working directory.
-
-    Only that is touched: a page of memory is copied for each object that is looked at, and there are thousands.
-    """
+    """Return the program's own modules, newest first: what was imported after `last`, from its working directory."""
+    # Only that is touched: a page of memory is copied for each object that is looked at, and there are thousands.
     names = itertools.takewhile(lambda name: name != last, reversed(sys.modules))
     found = (sys.modules[name] for name in list(names))
     modules = [module for module in found if issubclass(type(module), types.ModuleType)]

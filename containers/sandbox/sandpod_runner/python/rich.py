@@ -47,12 +47,9 @@ def adopt_ipython(module: Any) -> None:
 
 
 def shown(value: Any, registered: Mapping[str, Any] | None = None) -> dict[str, bytes]:
-    """Return the forms in which a value is displayed: text only where there is no picture or data in place of it.
-
-    There are none for a figure that is open: it is shown at once, and not again at the end.
-    """
+    """Return the forms in which a value is displayed: text only where there is no picture or data in place of it."""
     if figures.show_one(value):
-        return {}
+        return {}  # an open figure, which was sent now and does not come again at the end
     found = dict(forms(value, registered))
     says_nothing = len(found) > 1 and _SAYS_NOTHING.fullmatch(found["text/plain"])
     if says_nothing or any(mime in found for mime in _INSTEAD_OF_TEXT):

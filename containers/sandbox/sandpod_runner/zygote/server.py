@@ -175,10 +175,7 @@ class _Zygote:
 
 
 def become(given: list[int] | socket.socket) -> NoReturn:
-    """Become a program: the first descriptor is its job, the others become its 0, 1, 2 and so on.
-
-    With a socket, get ready and wait until the descriptors come through it.
-    """
+    """Become the program whose job is the first descriptor given, or the first to come through the socket given."""
     status = _CANNOT_START
     try:
         _detach()

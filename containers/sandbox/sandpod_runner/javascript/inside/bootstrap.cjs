@@ -102,18 +102,15 @@ function start({ file, cwd, args, env }) {
 
 function compile(code, filename) {
   const options = { filename, importModuleDynamically: vm.constants?.USE_MAIN_CONTEXT_DEFAULT_LOADER };
-  try {
-    return { call: vm.compileFunction(code, PARAMETERS, options), waits: false };
-  } catch (error) {
-    if (!(error instanceof SyntaxError)) throw error;
+  for (const waits of [false, true]) {
+    const [text, columnOffset] = waits ? [`${ASYNC}${code}\n})()`, -ASYNC.length] : [code, 0];
+    try {
+      return { call: vm.compileFunction(text, PARAMETERS, { ...options, columnOffset }), waits };
+    } catch (error) {
+      if (!(error instanceof SyntaxError)) throw error;
+    }
   }
-  try {
-    const shifted = { ...options, columnOffset: -ASYNC.length };
-    return { call: vm.compileFunction(`${ASYNC}${code}\n})()`, PARAMETERS, shifted), waits: true };
-  } catch (error) {
-    if (!(error instanceof SyntaxError)) throw error;
-    return null;
-  }
+  return null;
 }
 
 // The file becomes what runs, since workers are started from it and modules imported.

@@ -282,12 +282,9 @@ function serve() {
     parts.push(data);
     if (data.at(-1) !== 10) return; // the helper sends no cell before the last one has ended
     try {
-      let rest = Buffer.concat(parts);
+      const lines = Buffer.concat(parts).toString().split('\n');
       parts = [];
-      for (let end = rest.indexOf(10); end !== -1; end = rest.indexOf(10)) {
-        take(parse(rest.toString('utf8', 0, end)), link);
-        rest = rest.subarray(end + 1);
-      }
+      for (const line of lines.slice(0, -1)) take(parse(line), link);
     } catch {
       process.reallyExit(streams.LOST); // there are no streams to report it on, or the program took away what this needs
     }
