@@ -53,7 +53,7 @@ class Archives:
         """
         name: Any = fields.get("archive")
         number = whole(fields, "part")
-        require(isinstance(name, str) and name, "An archive has a name of its own.")
+        require(isinstance(name, str) and name, "archive must be a name, of one character or more.")
         archive = self._going.pop(name, None)
         if archive is None and number == 0:
             self._make_room()

@@ -1,7 +1,6 @@
 """Artifacts: the files that runs create or change, found by their change times, which no program can set.
 
-The clock is that of file systems, with coarse steps: what changed in the very step in which a run begins is known
-before.
+Their clock has coarse steps: what changed in the very step in which a run begins is known before.
 """
 
 import contextlib

@@ -181,11 +181,6 @@ class _Upload:
     stack: contextlib.ExitStack  # closes the file and the folder
     size: int = 0
 
-    def add(self, data: bytes) -> None:
-        write_all(self.fd, data)
-        self.size += len(data)
-        self.digest.update(data)
-
     def finish(self) -> Reply:
         folder, name = self.place.folder, self.place.name
         if self.overwrite:
@@ -194,11 +189,6 @@ class _Upload:
             # Unlike a rename, a new link never takes the place of a file that came in the meantime.
             os.link(self.partial, name, src_dir_fd=folder, dst_dir_fd=folder)
         return {"size": self.size, "sha256": self.digest.hexdigest()}, b""
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):  # renamed, or removed by a program
-            os.unlink(self.partial, dir_fd=self.place.folder)
-        self.stack.close()
 
 
 class Uploads:
@@ -218,12 +208,12 @@ class Uploads:
                 return {}, b""
             if number in self._failed:
                 return None  # at an earlier part, which was refused
-            if number not in self._going:
-                self._begin(number, fields)
-            upload = self._going[number]
+            upload = self._going.get(number) or self._begin(number, fields)
             if self._disk is not None:
                 self._disk.take(len(data))
-            upload.add(data)
+            write_all(upload.fd, data)
+            upload.size += len(data)
+            upload.digest.update(data)
             return upload.finish() if last else None
         except BaseException:
             self._fail(number)
@@ -238,7 +228,7 @@ class Uploads:
         for number in list(self._going):
             self._drop(number)
 
-    def _begin(self, number: int, fields: dict[str, Any]) -> None:
+    def _begin(self, number: int, fields: dict[str, Any]) -> _Upload:
         import hashlib  # noqa: PLC0415 - for uploads alone: it brings all of OpenSSL
 
         while len(self._going) >= MAX_UPLOADS:
@@ -256,7 +246,9 @@ class Uploads:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(partial, flags, 0o644, dir_fd=place.folder)
             stack.callback(os.close, fd)
-            self._going[number] = _Upload(place, partial, fd, overwrite, hashlib.sha256(), stack.pop_all())
+            upload = _Upload(place, partial, fd, overwrite, hashlib.sha256(), stack.pop_all())
+        self._going[number] = upload
+        return upload
 
     def _fail(self, number: int) -> None:
         self._drop(number)
@@ -267,4 +259,5 @@ class Uploads:
     def _drop(self, number: int) -> None:
         upload = self._going.pop(number, None)
         if upload is not None:
-            upload.close()
+            with upload.stack, contextlib.suppress(OSError):  # renamed, or removed by a program
+                os.unlink(upload.partial, dir_fd=upload.place.folder)

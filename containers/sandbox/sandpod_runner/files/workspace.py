@@ -41,11 +41,10 @@ class Place:
 
     def exists(self) -> bool:
         """Return whether the name stands for anything."""
-        try:
+        with contextlib.suppress(FileNotFoundError):
             self.stat()
-        except FileNotFoundError:
-            return False
-        return True
+            return True
+        return False
 
 
 class Workspace:
@@ -210,7 +209,7 @@ class Walk:
 
 
 def make_usable(folder: str) -> None:
-    """Give the user back the rights over a folder of its own, where a program has taken them away."""
+    """Restore the user's rights over a folder, where a program has taken them away."""
     with contextlib.suppress(OSError):
         mode = stat.S_IMODE(os.stat(folder).st_mode)
         if mode & stat.S_IRWXU != stat.S_IRWXU:

@@ -96,9 +96,6 @@ class _Shell(InteractiveShell):
     def showsyntaxerror(self, *_: Any, **__: Any) -> None:
         self.showtraceback()
 
-    def _showtraceback(self, etype: Any, evalue: Any, *_: Any) -> None:
-        traceback.print_exception(etype, evalue, evalue.__traceback__)
-
 
 class IPythonInterpreter(interpreter.Interpreter):
     """Evaluates cells in an IPython shell's namespace."""
@@ -144,7 +141,7 @@ class IPythonInterpreter(interpreter.Interpreter):
         return result.result
 
     def parse(self, source: bytes, file: str) -> tuple[Any, str]:
-        """Return the syntax tree of a cell, as extensions transform it: of its own text, or of what that stands for."""
+        """Return the syntax tree of a cell, transformed as extensions ask, and the text that its lines are of."""
         tree, text = None, source.decode("utf-8", "replace")
         try:
             if not self._shell.input_transformers_post:

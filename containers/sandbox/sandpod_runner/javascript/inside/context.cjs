@@ -2,7 +2,7 @@
 //
 // Started by context_helper.py, which sends each cell on descriptor 3, as a line of JSON, and keeps the cell's descriptors
 // open until it gets a byte back. An interrupt is a signal while the helper knows that Node takes it, or else a line with
-// null; `guarded` tells it, and gets its answers on descriptor 5. On descriptor 4 the runner gets what jobs.py describes:
+// null; `guarded` reports it, and gets its answers on descriptor 5. On descriptor 4 the runner gets what jobs.py describes:
 // one message when the cell's code begins and one when it has ended. A cell is code for V8's own REPL mode; rewrite.cjs
 // makes it so.
 'use strict';
@@ -18,11 +18,9 @@ const { pathToFileURL } = require('node:url');
 const util = require('node:util');
 const vm = require('node:vm');
 
+const { register, silence, usage } = require('./common.cjs');
 const { HOLD, IMPORT, META, prepare } = require('./rewrite.cjs');
-const { register } = require('./resolution.cjs');
-const { silence } = require('./source.cjs');
 const streams = require('./streams.cjs');
-const { usage } = require('./usage.cjs');
 const { describe, describeSyntax, forms } = require('./values.cjs');
 
 const HELPER = 3;
@@ -222,17 +220,13 @@ function apply({ env, args, cwd }) {
   if ('NODE_PATH' in env) Module._initPaths();
   if (args.length) process.argv = [process.execPath, process.argv[1], ...args];
   if (cwd) process.chdir(cwd);
-  const now = workingDirectory();
-  if (folder !== now) moveTo(now);
-}
-
-// The program may have removed it, and must be able to go elsewhere.
-function workingDirectory() {
+  let now = folder ?? '/';
   try {
-    return process.cwd();
+    now = process.cwd();
   } catch {
-    return folder ?? '/';
+    // The program has removed it, and must be able to go elsewhere.
   }
+  if (folder !== now) moveTo(now);
 }
 
 // What a program finds in its file's scope is global here, and means the working directory.
@@ -241,8 +235,7 @@ function moveTo(cwd) {
   const file = path.join(cwd, 'cell.js');
   const main = Object.assign(new Module(file), { filename: file, paths: Module._nodeModulePaths(cwd) });
   const require = Module.createRequire(file);
-  const importModuleDynamically = vm.constants?.USE_MAIN_CONTEXT_DEFAULT_LOADER;
-  const options = { filename: file, importModuleDynamically };
+  const options = { filename: file, importModuleDynamically: vm.constants?.USE_MAIN_CONTEXT_DEFAULT_LOADER };
   const load = vm.compileFunction('register(); return import(name, options)', ['register', 'name', 'options'], options);
   const meta = { dirname: cwd, filename: file, url: pathToFileURL(file).href, resolve: (name) => pathToFileURL(require.resolve(name)).href };
   const shared = { require, module: main, exports: main.exports, __dirname: cwd, __filename: file };

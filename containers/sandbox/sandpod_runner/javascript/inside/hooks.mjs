@@ -1,5 +1,5 @@
-// For Node without module.registerHooks (before 22.15): the same as in resolution.cjs, in Node's own thread.
-import { contexts } from './resolution.cjs';
+// For Node without module.registerHooks (before 22.15): the same as in common.cjs, in Node's own thread.
+import { contexts } from './common.cjs';
 
 let entry;
 

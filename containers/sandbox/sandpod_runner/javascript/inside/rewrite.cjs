@@ -8,7 +8,7 @@
 
 const vm = require('node:vm');
 
-const { strip, tidy } = require('./source.cjs');
+const { strip, tidy } = require('./common.cjs');
 
 const HOLD = '__hold__';
 const IMPORT = '__import__';
