@@ -36,8 +36,7 @@ class _Finder:
         if adopter is None:
             return None
         for finder in list(sys.meta_path):
-            spec = None if finder is self else finder.find_spec(name, path, target)
-            if spec is not None:
+            if finder is not self and (spec := finder.find_spec(name, path, target)) is not None:
                 loader: Any = spec.loader
                 loader.exec_module = partial(_execute, loader.exec_module, adopter)
                 return spec

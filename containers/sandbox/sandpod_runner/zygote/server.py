@@ -117,15 +117,12 @@ class _Zygote:
         if waiting is None:
             return None
         pid, sock = waiting
-        with sock:
-            if filters.is_changed(pid):
-                return None  # it ends
-            try:
+        with sock, contextlib.suppress(OSError):  # it was killed
+            if not filters.is_changed(pid):  # a changed one ends with its socket
                 os.kill(pid, signal.SIGCONT)  # a program may have stopped it
                 socket.send_fds(sock, [data], fds)
-            except OSError:
-                return None  # it was killed
-        return pid
+                return pid
+        return None
 
     def _fork(self, given: list[int] | socket.socket, *own: socket.socket) -> int:
         """Fork a process that becomes a program, without what is the zygote's own."""

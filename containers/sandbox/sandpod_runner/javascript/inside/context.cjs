@@ -120,11 +120,10 @@ class Cell {
     } else {
       try {
         if (value !== undefined) this.show(forms(value));
+        this.end(Number(process.exitCode ?? 0));
       } catch (reason) {
         this.fail(describe(reason));
-        return;
       }
-      this.end(Number(process.exitCode ?? 0));
     }
   }
 
