@@ -98,7 +98,7 @@ class Channel:
 
     def keep(self, mime: str, data: bytes) -> str:
         """Write a picture or a page into the workspace, and return its path; "" where that can't be done."""
-        path = _kept(self._folder, mime, data) if self.takes_pictures else ""
+        path = _store(self._folder, mime, data) if self.takes_pictures else ""
         self._kept += bool(path)
         return path
 
@@ -165,7 +165,7 @@ def _fit(mime: str, data: bytes, most: int) -> tuple[str, bytes] | None:
     return None
 
 
-def _kept(folder: str, mime: str, data: bytes) -> str:
+def _store(folder: str, mime: str, data: bytes) -> str:
     """Write a picture into a folder below this one, and return its path from here; "" where that can't be done."""
     with contextlib.suppress(OSError):
         os.makedirs(os.path.join(folder, KEPT_FOLDER), exist_ok=True)
