@@ -1,6 +1,6 @@
 """Notices when a workspace on a disk grows over its size, which no file system prevents.
 
-A workspace in memory has a size of its own. One on the node's disk has none: the kubelet looks now and then and evicts
+A workspace in memory has its own size limit. One on the node's disk has none: the kubelet looks now and then and evicts
 the whole pod, and the disk may be full by then.
 """
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandpod_runner.files.disk import DiskWatch, find_disk_watch
-from sandpod_runner.files.uploads import Uploads
+from sandpod_runner.files.operations import Uploads
 from sandpod_runner.files.workspace import Workspace
 from sandpod_runner.limits.memory import in_memory
 
