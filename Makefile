@@ -44,7 +44,7 @@ test-unit: setup ## Runs the tests of single parts
 
 .PHONY: test-contract
 test-contract: setup ## Runs the tests of the gateway with real sandboxes on this machine
-	@$(BIN)/pytest tests/contract --ignore tests/contract/runner
+	@$(BIN)/pytest --numprocesses 2 --dist loadfile tests/contract --ignore tests/contract/runner
 
 .PHONY: test-runner
 test-runner: setup ## Runs the tests of the runner, by itself and in real sandboxes on this machine
@@ -56,8 +56,8 @@ test-clients: setup .build/clients/.done ## Runs the examples of other libraries
 
 # An environment of their own, since these libraries bring an MCP client that is not this project's.
 .build/clients/.done: requirements/clients.lock
-	@$(PYTHON) -m venv --clear .build/clients
-	@.build/clients/bin/python -m pip install --quiet --require-hashes --requirement $<
+	@rm -rf .build/clients
+	@tools/install.sh .build/clients $<
 	@touch $@
 
 .PHONY: setup
@@ -112,17 +112,21 @@ bench-packages: setup ## Installs the most used packages of PyPI, and compares e
 
 .PHONY: test-cluster
 test-cluster: setup cluster-tools ## Builds images, makes a kind cluster, installs the chart and runs all tests that need them
-	@$(MAKE) --no-print-directory images images-test cluster install
-	@$(MAKE) --no-print-directory test-cluster-contract test-end-to-end
+	@$(MAKE) --no-print-directory images images-test cluster install test-end-to-end
 
 .PHONY: test-cluster-contract
 test-cluster-contract: setup ## Runs in that cluster what all kinds of sandboxes must do
 	@$(CLUSTER_ENV) tools/cluster.sh contract $(PYTEST_ARGS)
 
 .PHONY: test-end-to-end
-test-end-to-end: setup ## Runs the tests of the chart and of all parts together in that cluster
-	@$(MAKE) --no-print-directory -j2 -O test-e2e-together test-e2e-operator test-e2e-objects
+test-end-to-end: setup ## Runs all tests that need that cluster, most of them side by side
 	@$(MAKE) --no-print-directory test-e2e-alone
+	@$(MAKE) --no-print-directory -j3 -O test-e2e-shared test-e2e-operator test-e2e-objects
+
+# Both use the installed pools, and count what is there.
+.PHONY: test-e2e-shared
+test-e2e-shared: test-cluster-contract
+	@$(MAKE) --no-print-directory test-e2e-together
 
 .PHONY: test-e2e-together
 test-e2e-together: setup ## Runs the tests of all parts together, as installed in that cluster
@@ -165,7 +169,8 @@ install: setup ## Installs the chart into that cluster, with two API keys in .bu
 	@$(CLUSTER_ENV) tools/cluster.sh install
 
 .PHONY: bench
-bench: setup ## Measures the gateway in that cluster against the budgets
+bench: setup ## Measures the gateway in that cluster against the budgets, with what the chart imports before programs do
+	@$(CLUSTER_ENV) tools/cluster.sh install --set-json 'sandboxes.templates.default.preimport=["numpy","pandas","matplotlib.pyplot"]'
 	@$(CLUSTER_ENV) PYTHONPATH=tests $(BIN)/python -m bench.bench cluster $(BENCH_ARGS)
 
 .PHONY: bench-scale

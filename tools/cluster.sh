@@ -4,7 +4,7 @@
 #
 #   tools    finds docker, kind, kubectl and helm, or says what is missing
 #   up       makes the cluster unless it is there, and loads the images
-#   install  installs the chart with two API keys, alice's and bob's, in .build/keys.json
+#   install  installs the chart with two API keys, alice's and bob's, in .build/keys.json; takes more flags for helm
 #   contract      runs in it what all kinds of sandboxes must do
 #   e2e-together  runs helm test, then the tests of all parts together
 #   e2e-objects   runs the tests of the chart, and of the API server with what the chart installs there
@@ -70,7 +70,7 @@ install() {
     values+=(--set "sandboxes.templates.$part.image=$IMAGE_PREFIX/test-$part:$IMAGE_TAG")
   done
   values+=(--set "sandboxes.image.repository=$IMAGE_PREFIX/sandbox" --set "sandboxes.image.tag=$IMAGE_TAG")
-  helm upgrade --install sandpod charts/sandpod --namespace $NAMESPACE "${values[@]}" --timeout 5m >/dev/null
+  helm upgrade --install sandpod charts/sandpod --namespace $NAMESPACE "${values[@]}" "$@" --timeout 5m >/dev/null
   kubectl -n $NAMESPACE rollout status deployment --timeout=300s
   # What an earlier image left warm is made anew.
   kubectl -n $SANDBOXES delete sandboxes.sandpod.dev --all --wait >/dev/null

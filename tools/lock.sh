@@ -1,6 +1,6 @@
 #!/bin/bash
 # Writes requirements/*.lock anew from pyproject.toml: `make lock`. Versions that are locked stay as they are;
-# `make lock UPGRADE=1` takes the newest that pyproject.toml allows. The one step of this project that needs uv.
+# `make lock UPGRADE=1` takes the newest that pyproject.toml allows.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,6 +21,11 @@ compile dev --extra dev --group build
 compile run --extra node --group build --constraints requirements/dev.lock
 compile gateway --extra kubernetes --extra node --constraints requirements/dev.lock
 compile operator --extra operator --constraints requirements/dev.lock
+
+# What installs them.
+echo "uv~=0.13" | "$tool/bin/uv" pip compile - --quiet --universal --python-version 3.11 --generate-hashes \
+  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" ${UPGRADE:+--upgrade} \
+  --output-file requirements/uv.lock
 
 # Libraries that agents are written with, which examples are tried with: their MCP client is not the project's.
 "$tool/bin/uv" pip compile requirements/clients.in --quiet --universal --python-version 3.11 --generate-hashes \

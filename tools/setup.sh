@@ -40,12 +40,9 @@ if [ ! -x $venv/bin/pip ] && ! "$python" -c 'import ensurepip, venv' 2>/dev/null
 fi
 
 say "installing requirements/$kind.lock into $venv"
-[ -x $venv/bin/pip ] || "$python" -m venv --clear $venv
-pip() { $venv/bin/python -m pip --disable-pip-version-check --quiet --no-input "$@"; }
 rm -f $venv/.run $venv/.dev
-# Python compiles what is imported, which is a tenth of it.
-pip install --no-compile --require-hashes --requirement "requirements/$kind.lock"
-pip install --no-deps --no-build-isolation --editable .
+tools/install.sh $venv "requirements/$kind.lock"
+$venv/bin/python -m pip --disable-pip-version-check --quiet --no-input install --no-deps --no-build-isolation --editable .
 if [ "$kind" = dev ]; then
   # The tests' sandboxes can't write here what they have compiled.
   $venv/bin/python -c 'import IPython, matplotlib.pyplot, pandas, PIL.Image, plotly.graph_objects'

@@ -22,16 +22,15 @@ from sandpod_gateway.auth.links import POLL_SECONDS, Links, MemoryStore
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.capabilities import capabilities, facts
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.files.links import LinkMaker
+from sandpod_gateway.files.links import LinkMaker, Transfers
 from sandpod_gateway.files.service import Files
-from sandpod_gateway.files.transfers import Transfers
 from sandpod_gateway.http.connections import serving_on_loopback
 from sandpod_gateway.http.limits import OpenSessions, Requests
 from sandpod_gateway.http.routes import FileRoutes, health_routes, metrics_route
 from sandpod_gateway.http.transports import Transports
+from sandpod_gateway.mcp.calls import chosen_toolsets
 from sandpod_gateway.mcp.server import create_mcp
-from sandpod_gateway.mcp.services import Parts
-from sandpod_gateway.mcp.toolsets import chosen_toolsets
+from sandpod_gateway.mcp.toolbox import Parts
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.runs.background import BackgroundRuns
@@ -60,18 +59,16 @@ class Gateway:
         limits = settings.limits
         owner_of_key = {LOCAL_KEY_ID: LOCAL_OWNER}.get if self._keys is None else self._keys.owner_of_key
         self._links = Links(backend.link_store() or MemoryStore(), owner_of_key)
-        transfers = Transfers(self._sandboxes, self.metrics, max_bytes=settings.links.upload_bytes)
-        self._file_routes = FileRoutes(self._links, transfers)
+        files = Files(self._sandboxes, self.metrics, max_upload=limits.upload_bytes, default_read=limits.output_chars)
+        self._file_routes = FileRoutes(self._links, Transfers(files, settings.links.upload_bytes))
         self._loopback: str | None = None
         self._installer = Installer(self._sandboxes, settings.packages)
         parts = Parts(
             runs=Runs(self._sandboxes, limits, self.metrics, self._installer),
             background=BackgroundRuns(self._sandboxes, limits),
             sandboxes=self._sandboxes,
-            files=Files(
-                self._sandboxes, self.metrics, max_upload=limits.upload_bytes, default_read=limits.output_chars
-            ),
-            links=LinkMaker(self._sandboxes, self._links, expires=settings.links.expires, address=self._address),
+            files=files,
+            links=LinkMaker(files, self._links, expires=settings.links.expires, address=self._address),
             installer=self._installer,
             metrics=self.metrics,
         )

@@ -22,7 +22,7 @@ from sandpod_gateway.backends.local import environments
 from sandpod_gateway.backends.local.environments import Environment
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.packages.errors import ConflictError
-from sandpod_gateway.packages.pip.errors import failure_of
+from sandpod_gateway.packages.pip.packages import failure_of
 from sandpod_gateway.settings import Settings
 from sandpod_gateway.temporary import locked, remove_unused
 

@@ -199,6 +199,7 @@ async def test_deleting_a_sandbox_ends_its_streams_and_runs(backend: Backend, ow
 @pytest.mark.claim("create_sandbox(lifetime)", "create_sandbox(lifetime.ttl)")
 @keeps("expiry:ttl")
 async def test_a_sandbox_ends_after_its_ttl_and_says_so(backend: Backend, owner: str, case: Case) -> None:
+    await case.is_quick()
     request = ClaimRequest(owner=owner, session="one", ttl=case.short, idle_timeout=case.short)
     record = await backend.claim(request)
     over = await ended(backend, record.name)
@@ -213,6 +214,7 @@ async def test_a_sandbox_ends_after_its_ttl_and_says_so(backend: Backend, owner:
 @pytest.mark.claim("create_sandbox(lifetime.idle_timeout)")
 @keeps("expiry:idle")
 async def test_a_sandbox_that_is_not_used_ends_after_its_idle_timeout(backend: Backend, owner: str, case: Case) -> None:
+    await case.is_quick()
     record = await backend.claim(ClaimRequest(owner=owner, ttl=600, idle_timeout=case.short))
     async with talk(backend, record.name) as peer:
         over = await ended(backend, record.name)
@@ -224,6 +226,7 @@ async def test_a_sandbox_that_is_not_used_ends_after_its_idle_timeout(backend: B
 @pytest.mark.claim("create_sandbox(lifetime.idle_timeout)")
 @keeps("expiry:touch")
 async def test_a_sandbox_that_is_used_outlives_its_idle_timeout(backend: Backend, owner: str, case: Case) -> None:
+    await case.is_quick()
     record = await backend.claim(ClaimRequest(owner=owner, ttl=600, idle_timeout=2 * case.short))
 
     async def used_past_its_first_expiry() -> bool:
@@ -241,6 +244,7 @@ async def test_a_sandbox_that_is_used_outlives_its_idle_timeout(backend: Backend
 async def test_a_sandbox_with_a_background_run_is_not_idle_until_the_runs_timeout(
     backend: Backend, owner: str, case: Case
 ) -> None:
+    await case.is_quick()
     record = await backend.claim(ClaimRequest(owner=owner, ttl=600, idle_timeout=2 * case.short))
     await backend.keep_busy(record.name, 300)
     await backend.keep_busy(record.name, 1)

@@ -7,12 +7,17 @@ import re
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import pytest_asyncio
+from fastmcp import Client
 
 from support.cluster.server import serving
+from support.gateway.fake_gateway import keys_file
+from support.gateway.peers import until
 from support.gateway.served import LOCAL, Served, connected, gateway
 from support.servers.package_index import Index, package_index, wheel
 
@@ -234,6 +239,34 @@ async def test_no_more_than_eight_installations_of_one_caller_go_on_at_once(plai
     for each in begun:
         ended = await plain.call("get_installation", installation=each["installation"], wait=120)
         assert ended["status"] == "failed"
+
+
+async def test_slow_installations_of_one_owner_leave_one_of_two_slots_to_another(tmp_path: Path) -> None:
+    path, keys = keys_file(tmp_path, "alice", "bob")
+    with package_index() as index:
+        for name in ("slow0", "slow1", "quick"):
+            index.add(name, "1.0")
+        flags = ("--packages.index-url", index.url, "--packages.concurrency", "2", "--auth.keys-file", str(path))
+        async with (
+            gateway(*LOCAL, *flags) as address,
+            httpx2.AsyncClient() as http,
+            Client(f"{address}/mcp", auth=keys[0]) as first,
+            Client(f"{address}/mcp", auth=keys[1]) as second,
+        ):
+            alice, bob = Place(first, http), Place(second, http)
+            boxes = [(await alice.call("create_sandbox"))["sandbox"] for _ in range(2)]
+            index.hold.clear()
+            begun = [await alice.install(f"slow{number}", sandbox=box, wait=0) for number, box in enumerate(boxes)]
+            await until(lambda: "/simple/slow0/" in index.asked)
+            mine = await bob.install("quick", wait=0)
+            await until(lambda: "/simple/quick/" in index.asked)
+            assert "/simple/slow1/" not in index.asked
+            index.hold.set()
+            for caller, each in ((bob, mine), *((alice, each) for each in begun)):
+                ended = await caller.call("get_installation", installation=each["installation"], wait=120)
+                assert (each["status"], ended["status"]) == ("installing", "success")
+            await alice.close()
+            await bob.close()
 
 
 async def test_process_of_the_same_user_can_not_read_the_gateways_memory() -> None:

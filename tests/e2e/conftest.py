@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -52,21 +53,35 @@ async def session(alice: Caller) -> AsyncIterator[Session]:
         yield connected
 
 
-@pytest.fixture(scope="module")
-def shared(alice: Caller) -> Iterator[str]:
-    """A sandbox of alice for all tests of a module: a fresh one costs seconds when the pool is empty."""
+@contextmanager
+def kept(caller: Caller) -> Iterator[str]:
+    """Give a sandbox that outlives the connection that made it."""
 
     async def make() -> str:
-        async with alice.connect() as session:
+        async with caller.connect() as session:
             return await session.create()
 
     async def end(handle: str) -> None:
-        async with alice.connect() as session:
+        async with caller.connect() as session:
             await session.close(handle)
 
     handle = asyncio.run(make())
     yield handle
     asyncio.run(end(handle))
+
+
+@pytest.fixture(scope="module")
+def shared(alice: Caller) -> Iterator[str]:
+    """A sandbox of alice for all tests of a module: a fresh one costs seconds when the pool is empty."""
+    with kept(alice) as handle:
+        yield handle
+
+
+@pytest.fixture(scope="module")
+def neighbour(alice: Caller) -> Iterator[str]:
+    """Another one."""
+    with kept(alice) as handle:
+        yield handle
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ async def no_orphans(cluster: Cluster) -> None:
     """Wait until every pod belongs to a Sandbox that exists, and every Sandbox has one pod at most."""
 
     async def look() -> bool:
-        sandboxes = {s["metadata"]["uid"] for s in await cluster.items("sandboxes.sandpod.dev")}
+        sandboxes = {s["metadata"]["uid"] for s in await cluster.items("sandboxes")}
         owners = [
             owner["uid"]
             for pod in await cluster.items("pods")

@@ -34,14 +34,13 @@ async def kernel(objects: Objects, name: str) -> tuple[str, str]:
 
 
 async def host_users(objects: Objects, name: str) -> bool | None:
-    pod = json.loads(await objects.cluster.kubectl("get", "pod", name, "-n", objects.namespace, "-o", "json"))
-    found: bool | None = pod["spec"].get("hostUsers")
+    found: bool | None = (await objects.cluster.get("pods", name))["spec"].get("hostUsers")
     return found
 
 
 async def need_gvisor(cluster: Cluster) -> None:
-    handlers = json.loads(await cluster.kubectl("get", "nodes", "-o", "json"))["items"][0]["status"]["runtimeHandlers"]
-    if "runsc" not in {handler["name"] for handler in handlers}:
+    [node, *_] = await cluster.items("nodes")
+    if "runsc" not in {handler["name"] for handler in node["status"]["runtimeHandlers"]}:
         pytest.skip("the nodes of this cluster have no gVisor")
 
 

@@ -1,7 +1,5 @@
 """What a greedy or hostile program takes is its own sandbox's, never a neighbour's or the node's."""
 
-from typing import Any
-
 import pytest
 
 from support.cluster.callers import Session
@@ -45,11 +43,8 @@ for _ in range(2): os.wait()
 
 
 @pytest.fixture
-async def neighbour(session: Session) -> Any:
-    """Another sandbox, which must not notice anything."""
-    handle = await session.create(name="neighbour")
-    yield handle
-    await session.close(handle)
+def sandbox(shared: str) -> str:
+    return shared
 
 
 async def unharmed(session: Session, neighbour: str) -> bool:

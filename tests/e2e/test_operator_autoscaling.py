@@ -1,7 +1,6 @@
 """Kubernetes' own autoscaler drives a pool by the operator's metrics, as the chart sets it up."""
 
 import asyncio
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,8 +54,7 @@ def rendered(objects: Objects, folder: Any) -> list[dict[str, Any]]:
 
 async def wanted(objects: Objects, replicas: int) -> bool:
     """Look whether the pool has been set to that many."""
-    pool = await objects.cluster.kubectl("get", "sbxp", POOL, "-n", objects.namespace, "-o", "json")
-    return bool(json.loads(pool)["spec"]["replicas"] == replicas)
+    return bool((await objects.cluster.get("sandboxpools", POOL))["spec"]["replicas"] == replicas)
 
 
 async def is_content(objects: Objects) -> None:
@@ -95,5 +93,5 @@ async def test_claims_make_the_pool_larger_quiet_makes_it_smaller_and_what_is_he
 
 async def by_age(objects: Objects) -> list[str]:
     """Return the names of the warm sandboxes, the oldest first."""
-    warm = await objects.cluster.items("sandboxes.sandpod.dev", selector="sandpod.dev/state=warm")
+    warm = await objects.cluster.items("sandboxes", selector="sandpod.dev/state=warm")
     return [s["metadata"]["name"] for s in sorted(warm, key=lambda s: s["metadata"]["creationTimestamp"])]

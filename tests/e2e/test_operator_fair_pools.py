@@ -31,7 +31,7 @@ def operator(objects: Objects, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 async def warm(objects: Objects) -> Counter[str]:
     """How many sandboxes of each pool can be claimed."""
-    found = await objects.cluster.items("sandboxes.sandpod.dev")
+    found = await objects.cluster.items("sandboxes")
     return Counter(
         s["metadata"]["labels"]["sandpod.dev/pool"]
         for s in found
@@ -75,7 +75,7 @@ async def test_pools_share_a_quota_that_is_full_and_a_claim_goes_first(
     # The claim's pod, and no other.
     assert operator.writes()["create", "Pod"] == writes + 1
     await objects.cluster.kubectl("delete", "sbx", "urgent", "-n", objects.namespace)
-    await objects.gone("pod", "urgent")
+    await objects.gone("pods", "urgent")
     await until("the place is a pool's again", shared, within=60)
 
 

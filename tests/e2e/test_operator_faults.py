@@ -105,7 +105,7 @@ async def test_everything_can_be_deleted_while_no_operator_runs(objects: Objects
         await objects.phase(name, "Ready")
     operator.kill()
     await objects.cluster.kubectl("delete", "sbx", "one", "-n", objects.namespace, "--timeout=60s")
-    await objects.gone("pod", "one")
+    await objects.gone("pods", "one")
     await objects.cluster.kubectl("delete", "namespace", objects.namespace, "--timeout=90s")
     await objects.cluster.kubectl("create", "namespace", objects.namespace)
 
@@ -118,4 +118,4 @@ async def test_pod_that_lost_its_owner_is_swept_away(objects: Objects, operator:
     patch = '{"metadata": {"ownerReferences": null}}'
     await objects.cluster.kubectl("patch", "pod", "gone", "-n", objects.namespace, "--type=merge", "-p", patch)
     await objects.cluster.kubectl("delete", "sbx", "gone", "-n", objects.namespace)
-    await objects.gone("pod", "gone")
+    await objects.gone("pods", "gone")

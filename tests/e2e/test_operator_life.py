@@ -61,10 +61,7 @@ async def test_namespace_is_closed_and_stays_closed(objects: Objects) -> None:
     opened = json.dumps({"spec": {"egress": [{}], "podSelector": {"matchLabels": {"nobody": "at-all"}}}})
 
     async def spec() -> dict[str, object]:
-        out = await objects.cluster.kubectl(
-            "get", "netpol", "sandpod-deny-all", "-n", objects.namespace, "-o", "json", check=False
-        )
-        found: dict[str, object] = json.loads(out)["spec"] if out else {}
+        found: dict[str, object] = (await objects.cluster.get("networkpolicies", "sandpod-deny-all")).get("spec", {})
         return found
 
     async def closed() -> bool:
@@ -154,8 +151,8 @@ async def test_deleted_pod_of_a_held_sandbox_is_told_and_not_made_anew(objects: 
     await objects.cluster.kubectl("delete", "pod", "lost", "-n", objects.namespace)
     status = await objects.phase("lost", "Failed")
     assert status["reason"] == "NodeLost"
-    await objects.gone("sandbox.v1alpha1.sandpod.dev", "lost")
-    await objects.gone("pod", "lost")
+    await objects.gone("sandboxes", "lost")
+    await objects.gone("pods", "lost")
 
 
 async def test_runner_that_ends_is_told(objects: Objects) -> None:
@@ -173,15 +170,15 @@ async def test_unused_sandbox_expires_is_told_and_goes(objects: Objects) -> None
     await change(objects, "idle", lifetime={"idleTimeout": 1})
     status = await objects.phase("idle", "Expired")
     assert status["reason"] == "IdleTimeout"
-    await objects.gone("pod", "idle")
-    await objects.gone("sandbox.v1alpha1.sandpod.dev", "idle")
+    await objects.gone("pods", "idle")
+    await objects.gone("sandboxes", "idle")
 
 
 async def test_deleted_sandbox_takes_its_pod_with_it(objects: Objects) -> None:
     await objects.sandbox("closed-by-hand")
     await objects.phase("closed-by-hand", "Ready")
     await objects.cluster.kubectl("delete", "sbx", "closed-by-hand", "-n", objects.namespace)
-    await objects.gone("pod", "closed-by-hand")
+    await objects.gone("pods", "closed-by-hand")
 
 
 async def change(objects: Objects, name: str, **spec: object) -> None:

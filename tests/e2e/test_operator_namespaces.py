@@ -1,6 +1,5 @@
 """One operator keeps several namespaces: the same names in each, and nothing of one reaches the other."""
 
-import json
 from collections.abc import Iterator
 
 import pytest
@@ -21,14 +20,6 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
         yield Objects(cluster=first), Objects(cluster=second), operator
 
 
-async def warm(objects: Objects, pool: str) -> list[str]:
-    """Return the pods of a pool's sandboxes."""
-    out = await objects.cluster.kubectl(
-        "get", "sbx", "-l", f"sandpod.dev/pool={pool}", "-n", objects.namespace, "-o", "name"
-    )
-    return out.split()
-
-
 async def test_same_names_in_two_namespaces_are_two_sandboxes_and_two_pools(two: Two) -> None:
     first, second, operator = two
     for objects, replicas in ((first, 1), (second, 2)):
@@ -38,14 +29,13 @@ async def test_same_names_in_two_namespaces_are_two_sandboxes_and_two_pools(two:
     for objects, replicas in ((first, 1), (second, 2)):
         await objects.phase("same", "Ready", within=90)
         await objects.pool_has("pool", replicas)
-        policies = await objects.cluster.kubectl("get", "networkpolicy", "-n", objects.namespace, "-o", "name")
-        assert "sandpod-deny-all" in policies
+        assert await objects.cluster.get("networkpolicies", "sandpod-deny-all")
         ready = f'sandpod_pool_ready{{namespace="{objects.namespace}",pool="pool"}} {replicas}.0'
         assert ready in operator.get("/metrics")
     await first.cluster.kubectl("delete", "sbx", "same", "-n", first.namespace)
-    await first.gone("pod", "same")
+    await first.gone("pods", "same")
     assert (await second.status("same"))["phase"] == "Ready"
-    assert len(await warm(second, "pool")) == 2
+    assert len(await second.cluster.items("sandboxes", selector="sandpod.dev/pool=pool")) == 2
 
 
 async def test_broken_namespace_does_not_hold_up_the_other(two: Two) -> None:
@@ -63,5 +53,4 @@ async def test_broken_namespace_does_not_hold_up_the_other(two: Two) -> None:
         await objects.sandbox("later", templateRef={"name": "other"})
     assert "exceeded quota" in await second.reason("later", "QuotaExceeded")
     await first.phase("later", "Ready", within=90)
-    pods = json.loads(await second.cluster.kubectl("get", "pods", "-n", second.namespace, "-o", "json"))["items"]
-    assert "later" not in {pod["metadata"]["name"] for pod in pods}
+    assert not await second.cluster.get("pods", "later")

@@ -49,7 +49,7 @@ async def test_life_of_a_pools_sandbox_costs_six_writes(objects: Objects, operat
     await objects.claim(name)
     await objects.phase(name, "Ready")
     await objects.cluster.kubectl("delete", "sbx", name, "-n", objects.namespace)
-    await objects.gone("pod", name)
+    await objects.gone("pods", name)
     await objects.pool_has(pool, 1)
     made = Counter(operator.writes()) - before
     assert made["create", "Sandbox"] == made["create", "Pod"] == 2
@@ -58,7 +58,7 @@ async def test_life_of_a_pools_sandbox_costs_six_writes(objects: Objects, operat
 
 
 async def _none(objects: Objects) -> bool:
-    return not await objects.cluster.items("sandboxes.sandpod.dev")
+    return not await objects.cluster.items("sandboxes")
 
 
 async def test_claimed_sandbox_leaves_and_is_replaced(objects: Objects, pool: str) -> None:
@@ -73,7 +73,7 @@ async def test_claimed_sandbox_leaves_and_is_replaced(objects: Objects, pool: st
 
 
 async def _left(objects: Objects, names: set[str]) -> bool:
-    return {s["metadata"]["name"] for s in await objects.cluster.items("sandboxes.sandpod.dev")} == names
+    return {s["metadata"]["name"] for s in await objects.cluster.items("sandboxes")} == names
 
 
 async def test_pool_follows_kubectl_scale(objects: Objects, pool: str) -> None:
@@ -113,7 +113,7 @@ async def test_changed_template_renews_the_pool_which_is_never_empty(objects: Ob
 async def test_lost_warm_pod_is_replaced(objects: Objects, pool: str) -> None:
     name = min(await objects.cluster.warm())
     await objects.cluster.kubectl("delete", "pod", name, "-n", objects.namespace)
-    await objects.gone("sandbox.v1alpha1.sandpod.dev", name)
+    await objects.gone("sandboxes", name)
     await objects.pool_has(pool, 2)
 
 
@@ -172,7 +172,7 @@ async def test_blocked_pool_says_why_and_recovers(objects: Objects, operator: Op
         return text if "Warning  PoolBlocked" in text and "nosuch.invalid" in text else ""
 
     await until("the pool says why", told, within=60)
-    assert (await objects.status("blocked", "sandboxpool"))["reason"] == "PoolBlocked"
+    assert (await objects.status("blocked", "sandboxpools"))["reason"] == "PoolBlocked"
     made = operator.writes()["create", "Sandbox"]
     await objects.template("broken", image=IMAGE)
     await objects.pool_has("blocked", 1)

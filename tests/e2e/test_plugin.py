@@ -1,7 +1,6 @@
 """`kubectl sandpod`, as kubectl calls it, on sandboxes that the gateway made and on its own."""
 
 import asyncio
-import json
 import os
 import sys
 from datetime import datetime
@@ -30,8 +29,7 @@ async def plugin(cluster: Cluster, *words: str, code: str = "") -> tuple[int, st
 
 
 async def spec(cluster: Cluster, name: str) -> dict[str, object]:
-    found = json.loads(await cluster.kubectl("get", "sbx", name, "-n", cluster.sandboxes, "-o", "json"))
-    spec: dict[str, object] = found["spec"]
+    spec: dict[str, object] = (await cluster.sandbox(name))["spec"]
     return spec
 
 
@@ -46,18 +44,13 @@ async def test_run_in_a_sandbox_has_the_programs_output_and_exit_code(cluster: C
 async def test_run_with_a_template_makes_a_sandbox_and_deletes_it(cluster: Cluster) -> None:
     status, out, _ = await plugin(cluster, "run", "-t", "bare", "-l", "javascript", "-c", "console.log(6 * 7)")
     assert (status, out) == (0, "42\n")
-    left = await cluster.kubectl("get", "sbx", "-n", cluster.sandboxes, "-o", "json")
-    made = [item["metadata"] for item in json.loads(left)["items"] if item["metadata"]["name"].startswith("kubectl-")]
+    left = [item["metadata"] for item in await cluster.items("sandboxes")]
+    made = [metadata for metadata in left if metadata["name"].startswith("kubectl-")]
     assert all("deletionTimestamp" in metadata for metadata in made)
 
 
 async def test_nothing_runs_in_a_sandbox_that_waits_in_a_pool(cluster: Cluster) -> None:
-    async def look() -> str:
-        found = json.loads(await cluster.kubectl("get", "sbx", "-n", cluster.sandboxes, "-o", "json"))
-        warm = [item["metadata"]["name"] for item in found["items"] if item.get("status", {}).get("phase") == "Warm"]
-        return str(warm[0]) if warm else ""
-
-    warm = await until("a sandbox is warm", look, within=60)
+    warm = min(await until("a sandbox is warm", cluster.warm, within=60))
     status, out, err = await plugin(cluster, "run", warm, "-c", "print(1)")
     assert (status, out) == (2, "")
     assert "waiting in a pool" in err

@@ -118,7 +118,7 @@ def isolated(status: dict[str, object]) -> tuple[str, str]:
 
 async def warm(objects: Objects) -> str:
     """Return the name of the pool's sandbox that can be claimed, if there is one."""
-    found = await objects.cluster.items("sandboxes.sandpod.dev", selector="sandpod.dev/state=warm")
+    found = await objects.cluster.items("sandboxes", selector="sandpod.dev/state=warm")
     return next((s["metadata"]["name"] for s in found if s.get("status", {}).get("phase") == "Warm"), "")
 
 

@@ -110,47 +110,6 @@ def namespace_of(cluster: Cluster, scope: str) -> str:
     return {"sandboxes": cluster.sandboxes, "release": cluster.namespace, "everywhere": ""}[scope]
 
 
-@pytest.mark.parametrize(
-    ("component", "verb", "resource", "scope", "answer"),
-    [
-        ("gateway", "patch", "sandboxes.sandpod.dev", "sandboxes", "yes"),
-        ("gateway", "update", "sandboxes.sandpod.dev", "sandboxes", "no"),
-        ("gateway", "get", "pods/exec", "sandboxes", "yes"),
-        ("gateway", "create", "pods/exec", "sandboxes", "yes"),
-        ("gateway", "create", "pods/exec", "release", "no"),
-        ("gateway", "create", "pods/exec", "everywhere", "no"),
-        ("gateway", "get", "pods", "sandboxes", "no"),
-        ("gateway", "create", "pods", "sandboxes", "no"),
-        ("gateway", "delete", "networkpolicies.networking.k8s.io", "sandboxes", "no"),
-        ("gateway", "get", "secrets", "release", "no"),
-        ("gateway", "list", "sandboxes.sandpod.dev", "everywhere", "no"),
-        ("operator", "create", "pods", "sandboxes", "yes"),
-        ("operator", "patch", "pods", "sandboxes", "yes"),
-        ("operator", "update", "pods", "sandboxes", "no"),
-        ("operator", "patch", "pods", "release", "no"),
-        ("operator", "create", "pods", "release", "no"),
-        ("operator", "create", "pods/exec", "sandboxes", "no"),
-        ("operator", "get", "secrets", "sandboxes", "no"),
-        ("operator", "update", "leases.coordination.k8s.io", "release", "yes"),
-        ("operator", "patch", "sandboxes.sandpod.dev", "sandboxes", "yes"),
-        ("operator", "get", "nodes", "everywhere", "yes"),
-        ("operator", "list", "nodes", "everywhere", "yes"),
-        ("operator", "watch", "nodes", "everywhere", "no"),
-        ("operator", "delete", "networkpolicies.networking.k8s.io", "release", "no"),
-        ("operator", "create", "pods", "everywhere", "no"),
-    ],
-)
-async def test_can_i_answers(  # noqa: PLR0917  # the columns of the table
-    cluster: Cluster, component: str, verb: str, resource: str, scope: str, answer: str
-) -> None:
-    name, _, subresource = resource.partition("/")
-    options = [f"--subresource={subresource}"] if subresource else []
-    namespace = namespace_of(cluster, scope)
-    where = ["--namespace", namespace] if namespace else ["--all-namespaces"]
-    command = ("auth", "can-i", verb, name, *options, *where, account(cluster, component))
-    assert (await cluster.kubectl(*command, check=False)).strip() == answer
-
-
 def question(namespace: str, verb: str, resource: str) -> dict[str, Any]:
     """Return the object that `kubectl auth can-i` sends."""
     name, _, subresource = resource.partition("/")

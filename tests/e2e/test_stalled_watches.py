@@ -68,8 +68,7 @@ async def test_operator_notices_what_happened_while_its_watches_stalled_and_stay
 
 
 async def lease(objects: Objects, field: str) -> str:
-    path = f"jsonpath={{.spec.{field}}}"
-    return await objects.cluster.kubectl("get", "lease", LEASE_LEADER, "-n", objects.namespace, "-o", path)
+    return str((await objects.cluster.get("leases", LEASE_LEADER))["spec"][field])
 
 
 async def renewed(objects: Objects) -> None:

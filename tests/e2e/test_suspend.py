@@ -40,7 +40,7 @@ async def test_idle_sandbox_loses_its_pod_keeps_its_files_and_goes_whole(objects
     await change(objects, "kept", lifetime={"ttl": 600, "idleTimeout": 1})
     status = await objects.phase("kept", "Suspended")
     assert {(c["type"], c["status"]) for c in status["conditions"]} >= {("Suspended", "True"), ("Ready", "False")}
-    await objects.gone("pod", "kept")
+    await objects.gone("pods", "kept")
     await change(objects, "kept", operatingMode="Running", lifetime={"ttl": 600, "idleTimeout": 600})
     status = await objects.phase("kept", "Ready")
     assert ("NetworkIsolated", "True", "Probed") in {
@@ -53,9 +53,9 @@ async def test_idle_sandbox_loses_its_pod_keeps_its_files_and_goes_whole(objects
         return text if "Idle for 1 s" in text and "Resumed" in text else ""
 
     await until("the story in describe", told, within=60)
-    [claim] = await objects.cluster.items("pvc")
+    [claim] = await objects.cluster.items("persistentvolumeclaims")
     await objects.cluster.kubectl("delete", "sbx", "kept", "-n", objects.namespace)
-    await objects.gone("pvc", claim["metadata"]["name"])
+    await objects.gone("persistentvolumeclaims", claim["metadata"]["name"])
 
 
 @pytest.mark.usefixtures("operator")
@@ -63,8 +63,9 @@ async def test_loss_of_the_volume_claim_ends_the_sandbox_and_says_so(objects: Ob
     await objects.sandbox("lost", workspace=KEPT, lifetime={"ttl": 600, "idleTimeout": 600})
     await objects.phase("lost", "Ready", within=120)
     await change(objects, "lost", operatingMode="Suspended")
-    await objects.gone("pod", "lost")
-    [claim] = [c["metadata"]["name"] for c in await objects.cluster.items("pvc") if c["metadata"]["name"][:4] == "lost"]
+    await objects.gone("pods", "lost")
+    claims = await objects.cluster.items("persistentvolumeclaims")
+    [claim] = [c["metadata"]["name"] for c in claims if c["metadata"]["name"][:4] == "lost"]
     await objects.cluster.kubectl("delete", "pvc", claim, "-n", objects.namespace)
     await change(objects, "lost", operatingMode="Running")
     assert claim in await objects.reason("lost", "WorkspaceLost", within=60)

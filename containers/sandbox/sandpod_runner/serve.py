@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from sandpod_runner.files.artifacts import Artifacts
-from sandpod_runner.files.disk import PACKAGES, find_disk_watch
+from sandpod_runner.files.disk import find_disk_watch
 from sandpod_runner.files.server import Storage
 from sandpod_runner.files.workspace import Workspace
 from sandpod_runner.ipc import process_tree, syscalls
@@ -26,17 +26,14 @@ from sandpod_runner.limits import network
 from sandpod_runner.limits.memory import find_watch
 from sandpod_runner.limits.threads import start_threads
 from sandpod_runner.processes import environment
-from sandpod_runner.processes.languages import Languages, find_languages, find_python
 from sandpod_runner.processes.launcher import Launcher
 from sandpod_runner.processes.node_pool import NodePool
 from sandpod_runner.protocol import messages
-from sandpod_runner.runs.code_folder import CodeFolder
 from sandpod_runner.runs.context import Contexts
 from sandpod_runner.runs.registry import Runs
-from sandpod_runner.runs.request import MAX_TIMEOUT, RunLimits
-from sandpod_runner.runs.run import Toolbox
-from sandpod_runner.server.connection import Connection, Service
-from sandpod_runner.server.stdio import join
+from sandpod_runner.runs.request import MAX_TIMEOUT
+from sandpod_runner.runs.run import CodeFolder, Toolbox
+from sandpod_runner.server.connection import Connection, join
 from sandpod_runner.settings import Settings, SettingsError, read_settings
 
 logger = logging.getLogger(__name__)
@@ -110,9 +107,9 @@ async def _serve(settings: Settings, listen_fd: int | None) -> int:
     offline = closed or network.has_loopback_alone()
     env = environment.build_environment(os.environ, tmp=tmp, cpus=environment.count_cpus(), offline=offline)
     environment.prepare_home(env, settings.skeleton, settings.packages)
-    python = find_python(settings.python, env)
+    python, version = environment.find_python(settings.python, env)
     connects = network.Connects() if closed else None
-    launcher = Launcher(env, settings.preimport, python.program, connects)
+    launcher = Launcher(env, settings.preimport, python, connects)
     opened: asyncio.Task[str] | None = None
     try:
         if listen_fd is None:
@@ -127,9 +124,9 @@ async def _serve(settings: Settings, listen_fd: int | None) -> int:
         warm = loop.create_task(launcher.ready.wait())
         stop = loop.create_task(ending.wait())
         await asyncio.wait({warm, stop}, return_when=asyncio.FIRST_COMPLETED)
-        service = _compose(settings, launcher, find_languages(python, settings.languages, env), tmp)
-        await _listen(service, listen_fd, ending)
-        await service.runs.close()
+        runs = _compose(settings, launcher, environment.find_languages(version, settings.languages, env), tmp)
+        await _listen(runs, listen_fd, ending)
+        await runs.close()
         if opened is not None and opened.done():
             _tolerate(opened.result(), settings)
             return NOT_ISOLATED
@@ -148,36 +145,28 @@ def _tolerate(reached: str, settings: Settings) -> bool:
     return False
 
 
-def _compose(settings: Settings, launcher: Launcher, languages: Languages, tmp: str) -> Service:
+def _compose(settings: Settings, launcher: Launcher, languages: environment.Languages, tmp: str) -> Runs:
     workspace = Workspace(settings.workspace)
-    packages, in_memory = settings.packages, settings.in_memory
-    disk = find_disk_watch(workspace.root, settings.workspace_bytes, in_memory, beside=packages)
-    options = {"kind": PACKAGES, "beside": workspace.root, "seldom": True}
-    disks = (disk, find_disk_watch(packages, settings.packages_bytes, in_memory, **options))
+    disk = find_disk_watch(workspace.root, settings.workspace_bytes, settings.in_memory, settings.packages)
+    packages = None
+    if settings.packages is not None:
+        packages = find_disk_watch(
+            settings.packages, settings.packages_bytes, settings.in_memory, workspace.root, packages=True
+        )
     base = Job(env=launcher.env, rlimits=settings.rlimits(on_disk=disk is not None))
     node = NodePool(launcher, languages.node, base) if languages.node else None
     folders = (workspace.root, tmp, "/dev/shm")  # noqa: S108 - a name of the system's
-    memory = find_watch(settings.memory_limit, folders, in_memory, packages=packages)
-    artifacts = Artifacts(workspace.root)
+    memory = find_watch(settings.memory_limit, folders, settings.in_memory, packages=settings.packages)
+    storage = Storage(workspace, disk, Artifacts(workspace.root))
     contexts = Contexts(launcher, base, languages.node)
     code = CodeFolder(tmp, languages.commands)
-    limits = RunLimits(settings.run_timeout or MAX_TIMEOUT, settings.output_bytes or sys.maxsize)
-    toolbox = Toolbox(launcher, languages, node, contexts, code, base, memory, tuple(filter(None, disks)), artifacts)
-    return Service(
-        runs=Runs(toolbox, workspace, limits),
-        storage=Storage(workspace, disk, artifacts),
-        hello={
-            "languages": dict(languages.versions),
-            "workspace": workspace.root,
-            "memory_limit": memory.limit if memory else None,
-            "packages_bytes": settings.packages_bytes,
-        },
-    )
+    most = settings.run_timeout or MAX_TIMEOUT, settings.output_bytes or sys.maxsize
+    return Runs(Toolbox(launcher, languages, node, contexts, code, base, memory, storage, packages, *most))
 
 
-async def _listen(service: Service, listen_fd: int | None, ending: asyncio.Event) -> None:
+async def _listen(runs: Runs, listen_fd: int | None, ending: asyncio.Event) -> None:
     """Serve streams until it is time to end."""
-    loop, connect = asyncio.get_running_loop(), partial(Connection, service)
+    loop, connect = asyncio.get_running_loop(), partial(Connection, runs)
     if listen_fd is None:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(messages.SOCKET)
@@ -213,10 +202,7 @@ async def _accept(listener: socket.socket, welcome: _Welcome) -> None:
 
 
 def is_own_program(sock: socket.socket) -> bool:
-    """Return whether a program of the sandbox, which descends from the runner, is at the other end.
-
-    It could start runs that outlive its own. The gateway's `attach` comes from outside.
-    """
+    """Return whether the peer descends from the runner: a program could start runs that outlive its own."""
     pid, _, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     if pid == 0:
         return False  # of another process namespace

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from sandpod_runner.limits.network import Endpoint
-from sandpod_runner.processes.languages import CommandLanguage, read_languages
+from sandpod_runner.processes.environment import CommandLanguage, read_languages
 
 
 class SettingsError(ValueError):
@@ -37,16 +37,14 @@ class Settings:
     skeleton: str | None = None  # a folder whose files are linked into the programs' home at the start
 
     def rlimits(self, *, on_disk: bool) -> list[tuple[int, int]]:
-        """Return the limits of each program's process: resource and value.
-
-        A workspace in memory keeps its size by itself, and a file there may have holes. With one on a disk a file may
-        be as large as a package's can be.
-        """
-        file_size = max(self.workspace_bytes, self.packages_bytes or 0) if on_disk and self.workspace_bytes else None
+        """Return the limits of each program's process: resource and value."""
+        # In memory the file system keeps the workspace's size, and a file may have holes. Else one of a package may be
+        # larger than the workspace.
+        file_size = max(self.workspace_bytes or 0, self.packages_bytes or 0) if on_disk else 0
         wanted = (
             (resource.RLIMIT_NPROC, self.processes),
             (resource.RLIMIT_NOFILE, self.open_files),
-            (resource.RLIMIT_FSIZE, file_size),
+            (resource.RLIMIT_FSIZE, file_size or None),
             (resource.RLIMIT_CORE, 0),
         )
         return [(kind, value) for kind, value in wanted if value is not None]
@@ -54,44 +52,43 @@ class Settings:
 
 def read_settings(env: Mapping[str, str]) -> Settings:
     """Return the settings that the environment holds. Raises SettingsError: A value is malformed."""
-    names = {field.name: f"SANDPOD_{field.name.upper()}" for field in fields(Settings)}
-    kinds = {field.name: field.type for field in fields(Settings)}
-    return Settings(**{name: _READERS[kinds[name]](key, env[key]) for name, key in names.items() if env.get(key)})
+    values = {}
+    for field in fields(Settings):
+        name = f"SANDPOD_{field.name.upper()}"
+        if text := env.get(name):
+            try:
+                values[field.name] = _READERS[field.type](text)
+            except (ValueError, RecursionError) as error:
+                raise SettingsError(f"{name} can't be used: {error}") from error
+    return Settings(**values)
 
 
-def _languages(name: str, text: str) -> tuple[CommandLanguage, ...]:
-    try:
-        return read_languages(text)
-    except (ValueError, RecursionError) as error:
-        raise SettingsError(f"{name} can't be used: {error}") from error
-
-
-def _words(_: str, text: str) -> tuple[str, ...]:
+def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _number(name: str, text: str) -> int:
+def _number(text: str) -> int:
     if not text.isdecimal() or not text.isascii() or int(text) == 0:
-        raise SettingsError(f"{name} is {text!r}: set it to a whole number over 0, or leave it out")
+        raise ValueError(f"{text!r} is not a whole number over 0; leave it out for no limit")
     return int(text)
 
 
-def _endpoints(name: str, text: str) -> tuple[Endpoint, ...]:
+def _endpoints(text: str) -> tuple[Endpoint, ...]:
     found = []
-    for word in _words(name, text):
-        host, colon, port = word.rpartition(":")
-        if not colon or not host or not port.isdecimal():
-            raise SettingsError(f"{name} has {word!r}: write each as host:port")
+    for word in _words(text):
+        host, _, port = word.rpartition(":")
+        if not host or not port.isdecimal() or int(port) not in range(1, 65536):  # of more the system keeps 16 bits
+            raise ValueError(f"{word!r} is not host:port")
         found.append((host.strip("[]"), int(port)))
     return tuple(found)
 
 
-_READERS: Final[Mapping[Any, Callable[[str, str], Any]]] = {
-    str: lambda _, text: text,
-    str | None: lambda _, text: text,
+_READERS: Final[Mapping[Any, Callable[[str], Any]]] = {
+    str: str,
+    str | None: str,
     int | None: _number,
-    bool: lambda _, text: text == "1",
+    bool: lambda text: text == "1",
     tuple[str, ...]: _words,
     tuple[Endpoint, ...]: _endpoints,
-    tuple[CommandLanguage, ...]: _languages,
+    tuple[CommandLanguage, ...]: read_languages,
 }

@@ -212,11 +212,11 @@ class ArtifactList(OfSandbox):
 
 
 class ArtifactContent(OfFile):
-    """An artifact that was read: an image beside this, anything else as its beginning."""
+    """An artifact that was read: an image as a block of the answer, anything else as its beginning."""
 
     size: Count
     mime_type: str
-    encoding: Literal["utf-8", "base64", "image"]  # how it is given; an image is beside this
+    encoding: Literal["utf-8", "base64", "image"]  # how it is given; an image is a block of the answer
     content: str | None = None  # the content, but for images
     truncated: bool = False  # whether the file goes on; read_file or the link give the rest
     url: str | None = None  # a signed, expiring link to it

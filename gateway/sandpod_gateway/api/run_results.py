@@ -21,7 +21,7 @@ class Outcome(StrEnum):
 
 
 class Language(StrEnum):
-    """The languages that every sandbox image of ours runs."""
+    """The languages that every image of Sandpod runs."""
 
     PYTHON = "python"
     JAVASCRIPT = "javascript"
@@ -29,7 +29,7 @@ class Language(StrEnum):
 
 
 class Rich(ResultModel):
-    """A form of something that a program showed: a picture goes beside the result, other forms are here as text."""
+    """One form of what a program showed: a picture is a block of the answer, other forms are here as text."""
 
     index: Count = 0  # what it is a form of: the first thing that was shown is 0
     mime_type: str
@@ -72,12 +72,9 @@ class RunStarted(ResultModel):
     state: Literal["running", "ended"]  # whether it still runs
 
 
-class RunOutput(ResultModel):
+class RunOutput(RunStarted):
     """What a run has written since the cursor, and its result once it has ended."""
 
-    run_id: str
-    sandbox: str
-    state: Literal["running", "ended"]  # whether it still runs
     stdout: str = ""  # standard output since the cursor
     stderr: str = ""  # standard error since the cursor
     cursor: Count = 0  # pass it to the next read_run to get what comes after this

@@ -6,6 +6,8 @@ from typing import Final, Literal, get_args
 Toolset = Literal["core", "background", "sandboxes", "files", "links", "contexts"]
 ToolsetName = Literal[Toolset, "all"]
 
+TOOLS: Final = "tools"
+"""What names toolsets: a query parameter, separated by commas, and a claim of an access token, where None means all."""
 ALL: Final[frozenset[str]] = frozenset(get_args(Toolset))
 
 

@@ -22,19 +22,14 @@ from starlette.types import Scope
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.strict_model import StrictModel
-from sandpod_gateway.api.toolsets import ToolsetName
+from sandpod_gateway.api.toolsets import TOOLS, ToolsetName
 from sandpod_gateway.errors import StartError
 
 logger = logging.getLogger(__name__)
 
-LOCAL_OWNER: Final = "local"
-"""The one caller of a server without keys, which listens on loopback only."""
-
-KEY_ID_BYTES: Final = 8
-"""Of a key's hash: enough to find the key by, and nothing to call with."""
-LOCAL_KEY_ID: Final = bytes(KEY_ID_BYTES)
-"""Stands in links for the key that the local caller does not need."""
-
+LOCAL_OWNER: Final = "local"  # the one caller of a server without keys, which listens on loopback only
+KEY_ID_BYTES: Final = 8  # of a key's hash: enough to find the key by, and nothing to call with
+LOCAL_KEY_ID: Final = bytes(KEY_ID_BYTES)  # stands in links for the key that the local caller does not need
 KEY_PREFIX: Final = "sandpod_"  # secret scanners and people recognize it
 KEY_BYTES: Final = 32  # 256 random bits: one round of SHA-256 is enough, there is nothing to guess
 MAX_FILE: Final = 1024 * 1024  # bytes; Kubernetes bounds a Secret at the same size
@@ -45,16 +40,12 @@ POLL_SECONDS: Final = 2.0  # the kubelet itself takes up to a minute to bring a 
 class KeyEntry(StrictModel):
     """One key as it is stored."""
 
-    name: Annotated[str, Field(min_length=1, max_length=128)]
-    """What the key is for."""
-    user: Annotated[str, Field(min_length=1, max_length=128)]
-    """Whose it is; sandboxes belong to users."""
-    hash: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
-    """SHA-256 of the key."""
+    name: Annotated[str, Field(min_length=1, max_length=128)]  # what the key is for
+    user: Annotated[str, Field(min_length=1, max_length=128)]  # whose it is; sandboxes belong to users
+    hash: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]  # SHA-256 of the key
     created: AwareDatetime
     expires: AwareDatetime | None = None
-    tools: Annotated[list[ToolsetName] | None, Field(min_length=1)] = None
-    """Toolsets that the key may use; default: all."""
+    tools: Annotated[list[ToolsetName] | None, Field(min_length=1)] = None  # toolsets that it may use; None for all
 
 
 class KeyFile(StrictModel):
@@ -136,14 +127,8 @@ class KeyVerifier(TokenVerifier):
             return None
         expires = int(entry.expires.timestamp()) if entry.expires is not None else None
         # The token's place holds the hash: whatever logs an AccessToken must not log a key.
-        return AccessToken(
-            token=entry.hash,
-            client_id=entry.user,
-            scopes=[],
-            subject=entry.user,
-            expires_at=expires,
-            claims={"tools": entry.tools},
-        )
+        user, claims = entry.user, {TOOLS: entry.tools}
+        return AccessToken(token=entry.hash, client_id=user, scopes=[], subject=user, expires_at=expires, claims=claims)
 
     def reload(self) -> None:
         """Read the file again if it has changed; a file that is gone has no keys.

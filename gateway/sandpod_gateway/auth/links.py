@@ -31,14 +31,11 @@ from sandpod_gateway.api.strict_model import StrictModel
 from sandpod_gateway.auth.api_keys import KEY_ID_BYTES, Maker
 from sandpod_gateway.errors import SandpodError
 
-POLL_SECONDS: Final = 30.0
-"""Pause between two looks at the store."""
+POLL_SECONDS: Final = 30.0  # between two looks at the store
 LEAD: Final = 300
 """Seconds from a new secret to its first use, by when every gateway has read it: ten looks, and clocks that differ."""
-ROTATE: Final = 7 * DAY
-"""Age, in seconds, at which a secret gets a successor."""
-RETIRE: Final = LEAD + DAY
-"""Seconds from a successor to a secret's end: the longest link that it can have signed has ended then."""
+ROTATE: Final = 7 * DAY  # age, in seconds, at which a secret gets a successor
+RETIRE: Final = LEAD + DAY  # seconds from a successor to a secret's end: the longest link that it signed has ended then
 SECRET_BYTES: Final = 32
 ID_BYTES: Final = 4
 MAX_KEYS: Final = 16
@@ -46,10 +43,9 @@ MAX_TRIES: Final = 5  # lost races for the store; each is lost to a gateway that
 
 Method = Literal["get", "put", "archive"]
 
-_PURPOSE: Final = "sandpod link 1"
-"""Goes into every code, so that a code of another form or version is never one of these."""
+_PURPOSE: Final = "sandpod link 1"  # in every code, so that a code of another form or version is never one of these
+# The secret's id, the end in seconds since 1970, the id of the maker's key.
 _CLAIMS: Final = struct.Struct(f">{ID_BYTES}sI{KEY_ID_BYTES}s")
-"""The secret's id, the end in seconds since 1970, the id of the maker's key."""
 _MAC_BYTES: Final = 16
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
@@ -59,8 +55,7 @@ class LinkKey(StrictModel):
 
     id: Annotated[str, Field(pattern=rf"^[0-9a-f]{{{2 * ID_BYTES}}}$")]
     secret: Annotated[str, Field(pattern=rf"^[0-9a-f]{{{2 * SECRET_BYTES}}}$", repr=False)]
-    created: Annotated[int, Field(ge=0, le=2**32)]
-    """Seconds since 1970."""
+    created: Annotated[int, Field(ge=0, le=2**32)]  # seconds since 1970
 
 
 class _KeySet(StrictModel):
@@ -124,22 +119,18 @@ class Links:
             stored = await self.store.read()
             if stored is None:
                 self._keys = ()
-                raise SandpodError(
-                    ErrorCode.BACKEND_UNAVAILABLE,
-                    "There is no Secret for the keys of links, so links are not made or accepted.",
-                    next_step="Create the empty Secret that the chart has for it.",
-                )
+                message = "There is no Secret for the keys of links, so links are not made or accepted."
+                step = "Create the empty Secret that the chart has for it."
+                raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, message, next_step=step)
             keys = _parse(stored.content)
             wanted = renewed(keys, int(self.clock()))
             content = _KeySet(keys=wanted).model_dump_json().encode()
             if wanted == keys or await self.store.replace(content, stored.version):
                 self._keys = wanted
                 return
-        raise SandpodError(
-            ErrorCode.BACKEND_ERROR,
-            "The keys of links were changed by others again and again.",
-            next_step="Look for what else writes to their Secret.",
-        )
+        message = "The keys of links were changed by others again and again."
+        step = "Look for what else writes to their Secret."
+        raise SandpodError(ErrorCode.BACKEND_ERROR, message, next_step=step)
 
     def make(self, maker: Maker, method: Method, sandbox: str, path: str, *, seconds: int) -> tuple[str, int]:
         """Return a link that lives for so many seconds, from the first slash on, and its end, in seconds since 1970.
@@ -167,11 +158,8 @@ class Links:
     def signing(self) -> LinkKey:
         """Return the newest secret that every gateway has read. Raises SandpodError (backend_unavailable): none is."""
         if not self._keys:
-            raise SandpodError(
-                ErrorCode.BACKEND_UNAVAILABLE,
-                "Links can't be made now.",
-                next_step="Use read_file and write_file, and tell the administrator: the gateway's log has the reason.",
-            )
+            step = "Use read_file and write_file, and tell the administrator: the gateway's log has the reason."
+            raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, "Links can't be made now.", next_step=step)
         now = self.clock()
         return next((key for key in reversed(self._keys) if key.created + LEAD <= now), self._keys[0])
 
@@ -193,12 +181,10 @@ def _parse(content: bytes) -> tuple[LinkKey, ...]:
     try:
         return _KeySet.model_validate_json(content or b"{}").keys
     except ValidationError:
+        message = "The Secret for the keys of links holds something else; the keys read before stay in use."
+        step = "Empty the Secret: the gateway makes new keys, and links made before end."
         # Without the cause: it quotes what was read.
-        raise SandpodError(
-            ErrorCode.BACKEND_ERROR,
-            "The Secret for the keys of links holds something else; the keys read before stay in use.",
-            next_step="Empty the Secret: the gateway makes new keys, and links made before end.",
-        ) from None
+        raise SandpodError(ErrorCode.BACKEND_ERROR, message, next_step=step) from None
 
 
 def _sign(key: LinkKey, end: int, maker: Maker, what: tuple[Method, str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Files in workspaces: reading, changing, artifacts, transfers in parts.
+"""Files in workspaces: reading, changing, artifacts, links, transfers in parts.
 
 Paths are checked here before a runner sees them.
 """

@@ -1,6 +1,8 @@
-"""Links to files of callers' own sandboxes, at the address that callers know this server by."""
+"""Links to files of callers' own sandboxes, at the address that callers know this server by, and what they serve."""
 
-from collections.abc import Callable
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeVar
 
@@ -11,28 +13,29 @@ from sandpod_gateway.api.results import Artifact, ArtifactContent, ArtifactList,
 from sandpod_gateway.api.run_results import RunOutput, RunResult
 from sandpod_gateway.auth.api_keys import current_maker
 from sandpod_gateway.auth.links import Links, Method
-from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.paths import check_path, inside_workspace
-from sandpod_gateway.sandboxes.requests import ask_runner
-from sandpod_gateway.sandboxes.service import Sandboxes
+from sandpod_gateway.files.service import Files, Version
+from sandpod_gateway.runner.messages import Message, checked, senseless
+from sandpod_gateway.sandboxes.requests import talking
+from sandpod_runner.protocol import messages as protocol
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
 MAX_URLS: Final = 32 * 1024  # characters of all links of one answer
 
 
+@dataclass(frozen=True, slots=True)
 class LinkMaker:
     """Makes links to files of callers' own sandboxes, valid for `expires` seconds unless a call says otherwise.
 
     `address` returns the address that the caller knows this server by, or None where links can't lead here.
     """
 
-    def __init__(self, sandboxes: Sandboxes, links: Links, *, expires: int, address: Callable[[], str | None]) -> None:
-        self._sandboxes = sandboxes
-        self._links = links
-        self._expires = expires
-        self._address = address
+    files: Files
+    links: Links
+    expires: int
+    address: Callable[[], str | None]
 
     async def make(
         self, owner: str, path: str, *, sandbox: str | None, method: Literal["get", "put"], expires: int | None
@@ -43,42 +46,30 @@ class LinkMaker:
         it), or backend_unavailable (no key to sign it with).
         """
         check_path(path)
-        inside = inside_workspace(path)
-        base = self._base()
-        record = await self._sandboxes.resolve(owner, sandbox, make=method == "put")
-        if method == "get":
-            await self._require_file(record, path)
-        seconds = expires if expires is not None else self._expires
-        return FileLink(path=inside, method=method, **self._signed(base, method, record.name, inside, seconds))
-
-    async def _require_file(self, record: SandboxRecord, path: str) -> None:
-        fields = {"op": "stat", "path": path}
-        reply = await ask_runner(self._sandboxes, record, lambda connection: connection.ask("file", fields), again=True)
-        if reply.header.get("kind") == "directory":
-            raise SandpodError(
-                ErrorCode.INVALID_PATH,
-                "The path is a folder.",
-                next_step="Link to a file in it, or call fetch_workspace for all files.",
-            )
+        inside, base = inside_workspace(path), self._base()
+        if method == "put":
+            name = (await self.files.sandboxes.resolve(owner, sandbox)).name
+        else:
+            name, reply = await self.files.ask(owner, sandbox, {"op": "stat", "path": path})
+            if reply.header.get("kind") == "directory":
+                step = "Link to a file in it, or call fetch_workspace for all files."
+                raise SandpodError(ErrorCode.INVALID_PATH, "The path is a folder.", next_step=step)
+        return FileLink(path=inside, method=method, **self._signed(base, method, name, inside, expires))
 
     async def workspace(self, owner: str, *, sandbox: str | None, form: str) -> WorkspaceLink:
-        """Return a link to an archive of a sandbox's workspace; `form` is tar.gz or zip.
-
-        Raises session_not_found, invalid_argument (nobody could open it), or backend_unavailable (no key to sign it
-        with).
-        """
+        """Return a link to an archive of a workspace, a tar.gz or zip. Raises as `make` does, but for the path."""
         base = self._base()
-        record = await self._sandboxes.resolve(owner, sandbox, make=False)
-        return WorkspaceLink(**self._signed(base, "archive", record.name, form, self._expires))
+        record = await self.files.sandboxes.resolve(owner, sandbox, make=False)
+        return WorkspaceLink(**self._signed(base, "archive", record.name, form))
 
-    def _signed(self, base: str, method: Method, sandbox: str, path: str, seconds: int) -> dict[str, str]:
-        link, end = self._links.make(current_maker(), method, sandbox, path, seconds=seconds)
+    def _signed(self, base: str, method: Method, sandbox: str, path: str, seconds: int | None = None) -> dict[str, str]:
+        link, end = self.links.make(current_maker(), method, sandbox, path, seconds=seconds or self.expires)
         return {"sandbox": sandbox, "url": base + link, "expires_at": rfc3339(datetime.fromtimestamp(end, UTC))}
 
     def url(self, sandbox: str, path: str) -> str | None:
         """Return a link to a file of a sandbox that was resolved, or None where links can't lead here."""
         try:
-            return self._signed(self._base(), "get", sandbox, path, self._expires)["url"]
+            return self._signed(self._base(), "get", sandbox, path)["url"]
         except SandpodError:
             return None
 
@@ -103,11 +94,90 @@ class LinkMaker:
         return linked
 
     def _base(self) -> str:
-        base = self._address()
-        if base is None:
-            raise SandpodError(
-                ErrorCode.INVALID_ARGUMENT,
-                "This server was told to serve no links over standard input and output.",
-                next_step="Use read_file and write_file, or ask for the setting links.loopback.",
-            )
+        if (base := self.address()) is None:
+            message = "This server serves no links over standard input and output."
+            step = "Use read_file and write_file, or ask for the setting links.loopback."
+            raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
         return base
+
+
+class _ArchivePart(Message):
+    last: bool
+
+
+class ChangedError(Exception):
+    """The file was changed while it was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """Reads and writes files of sandboxes for holders of links, which were checked before.
+
+    A file is never whole in memory: each part is requested when the one before was consumed, so a slow client slows the
+    sandbox down and nothing piles up.
+    """
+
+    files: Files
+    max_bytes: int  # of an upload
+
+    async def look(self, owner: str, sandbox: str, path: str) -> Version:
+        """Return a file's version. Raises session_not_found, not_found, invalid_path (no regular file, too)."""
+        check_path(path)
+        record = await self.files.sandboxes.resolve(owner, sandbox)
+        return (await self.files.read_part(record, path, 0, 0))[0]
+
+    async def read(self, owner: str, sandbox: str, path: str, version: Version, span: range) -> AsyncIterator[bytes]:
+        """Yield bytes of a file in parts. Raises as `look` does, or ChangedError: it was changed."""
+        record = await self.files.sandboxes.resolve(owner, sandbox)
+        offset = span.start
+        while offset < span.stop:
+            limit = min(protocol.FILE_PART, span.stop - offset)
+            now, data = await self.files.read_part(record, path, offset, limit)
+            if now != version or not data:
+                raise ChangedError
+            self.files.metrics.file_bytes.labels("out").inc(len(data))
+            yield data
+            offset += len(data)
+
+    async def write(self, owner: str, sandbox: str, path: str, chunks: AsyncIterator[bytes]) -> int:
+        """Write a file from chunks of any size; it appears whole at the end or not at all. Returns its size.
+
+        Raises session_not_found, invalid_path, quota_exceeded, upload_too_large, sandbox_lost.
+        """
+        check_path(path)
+        size = 0
+
+        async def parts() -> AsyncIterator[bytes]:
+            nonlocal size
+            buffer = bytearray()
+            async for chunk in chunks:
+                size += len(chunk)
+                if size > self.max_bytes:
+                    message = f"The file is over {self.max_bytes} bytes."
+                    step = "Send it in several files and join them with a run."
+                    raise SandpodError(ErrorCode.UPLOAD_TOO_LARGE, message, next_step=step)
+                buffer += chunk
+                while len(buffer) >= protocol.FILE_PART:
+                    yield bytes(buffer[: protocol.FILE_PART])
+                    del buffer[: protocol.FILE_PART]
+            yield bytes(buffer)
+
+        async with talking(self.files.sandboxes, await self.files.sandboxes.resolve(owner, sandbox)) as connection:
+            await connection.upload({"path": path, "overwrite": True}, parts())
+        self.files.metrics.file_bytes.labels("in").inc(size)
+        return size
+
+    async def archive(self, owner: str, sandbox: str, form: str) -> AsyncGenerator[bytes, None]:
+        """Yield a tar.gz or zip of the workspace in parts. Raises session_not_found, sandbox_lost."""
+        archive, part = secrets.token_hex(8), 0
+        # One connection for all of it: the state of an archive belongs to a connection.
+        async with talking(self.files.sandboxes, await self.files.sandboxes.resolve(owner, sandbox)) as connection:
+            while True:
+                reply = await connection.ask("file", {"op": "archive", "archive": archive, "part": part, "form": form})
+                if checked(_ArchivePart, reply).last:
+                    return
+                if not reply.payload:
+                    raise senseless()
+                self.files.metrics.file_bytes.labels("out").inc(len(reply.payload))
+                yield reply.payload
+                part += 1

@@ -25,11 +25,8 @@ def inside_workspace(path: str) -> str:
     """
     inside = posixpath.relpath(posixpath.join(WORKSPACE, path), WORKSPACE)
     if inside in {".", ".."} or inside.startswith("../"):
-        raise SandpodError(
-            ErrorCode.INVALID_PATH,
-            "The path is no file inside the workspace.",
-            next_step="Use a path such as data/table.csv.",
-        )
+        message, step = "The path is not a file inside the workspace.", "Use a path such as data/table.csv."
+        raise SandpodError(ErrorCode.INVALID_PATH, message, next_step=step)
     return spell(unspell(inside))
 
 
@@ -38,22 +35,18 @@ def check_path(path: str) -> None:
     check_text(path, "path")
     meant = _meant(path)
     if not path or "\0" in path or len(meant) > MAX_PATH or any(len(part) > MAX_NAME for part in meant.split(b"/")):
-        raise SandpodError(
-            ErrorCode.INVALID_PATH,
-            "That is no path: it is empty, too long or has a NUL character in it.",
-            next_step="Use a path inside the workspace, such as data/table.csv.",
-        )
+        message = "That is not a path: it is empty, too long or has a NUL character in it."
+        step = "Use a path inside the workspace, such as data/table.csv."
+        raise SandpodError(ErrorCode.INVALID_PATH, message, next_step=step)
 
 
 def check_filename(name: str) -> None:
     """Check that a text can be the name of a file. Raises invalid_filename."""
     check_text(name, "filename")
     if name in {"", ".", ".."} or "/" in name or not name.isprintable() or len(_meant(name)) > MAX_NAME:
-        raise SandpodError(
-            ErrorCode.INVALID_FILENAME,
-            "That is no file name: it is empty, too long, or has a slash or a control character in it.",
-            next_step="Use a name such as table.csv, and `path` for the folder.",
-        )
+        message = "That is not a file name: it is empty, too long, or has a slash or a control character in it."
+        step = "Use a name such as table.csv, and `path` for the folder."
+        raise SandpodError(ErrorCode.INVALID_FILENAME, message, next_step=step)
 
 
 def _meant(path: str) -> bytes:

@@ -7,8 +7,8 @@ and sends nothing must not keep others out.
 import asyncio
 import resource
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, ClassVar, Final
 
 import uvicorn
@@ -24,15 +24,12 @@ _END_SECONDS: Final = 1  # for answers in progress when the client over standard
 
 
 def most_connections() -> int:
-    """Allow this process all the file descriptors that it can have; return how many may be connections.
-
-    The other half is for streams to sandboxes, files and package clients.
-    """
+    """Allow this process all the file descriptors that it can have; return how many may be connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted // 2
+    return wanted // 2  # the other half is for streams to sandboxes, files and package clients
 
 
 class BoundedConnection(H11Protocol):
@@ -93,10 +90,7 @@ def config(app: ASGIApp, *, most: int, **options: Any) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone: they are for the main server."""
-        yield
+    capture_signals = nullcontext  # type: ignore[assignment]  # signals are for the main server
 
 
 @asynccontextmanager
@@ -117,7 +111,7 @@ async def serving_on_loopback(app: ASGIApp) -> AsyncIterator[str]:
     """Serve an app at a free port of this machine's loopback until the block is left, and give its address.
 
     Callers over standard input and output have no other address for links to lead to. A page of a browser that reaches
-    it by a name of its own (DNS rebinding) is refused. Raises OSError: no port can be had.
+    it by another name (DNS rebinding) is refused. Raises OSError: no port can be had.
     """
     with socket.create_server((_LOOPBACK, 0), backlog=_LOOPBACK_CONNECTIONS) as listener:
         guarded = TrustedHostMiddleware(app, [_LOOPBACK, "localhost"])

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -29,20 +29,14 @@ from sandpod_gateway.api import messages
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.api_keys import owner_in
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.http.negotiation import negotiated
-from sandpod_gateway.http.refusals import JSON, refused
+from sandpod_gateway.http.negotiation import JSON, negotiated, refused
 from sandpod_gateway.metrics import Metrics
 
 BODY_SECONDS: Final = 60.0  # for a body of 4 MiB over half a megabit a second
 MAX_BODIES: Final = 64 * 2**20  # bytes of one caller's requests in progress; each is kept until its answer
-IDLE_SECONDS: Final = 1800.0
-"""Time without a request after which a session over streamable HTTP ends."""
+IDLE_SECONDS: Final = 1800.0  # without a request, after which a session over streamable HTTP ends
+_WAIT: Final = "Wait for some of them to be answered."
 _STATEFUL: Final = frozenset({None, *HANDSHAKE_PROTOCOL_VERSIONS})  # for which the SDK makes a session
-
-
-def _refusal(metrics: Metrics, code: ErrorCode, message: str, next_step: str) -> SandpodError:
-    metrics.refusals.labels(code).inc()
-    return SandpodError(code, message, next_step=next_step)
 
 
 @dataclass(eq=False)
@@ -57,24 +51,21 @@ class Requests:
     def enter(self, owner: str) -> None:
         """Count a request. Raises SandpodError (rate_limited): the caller has too many in progress."""
         if self._count[owner] >= self.per_owner:
-            raise self._refusal(f"You have {self.per_owner} requests in progress, the most for one caller.")
+            message = f"You have {self.per_owner} requests in progress, the most for one caller."
+            raise SandpodError(ErrorCode.RATE_LIMITED, message, next_step=_WAIT)
         self._count[owner] += 1
 
     def hold(self, owner: str, size: int) -> None:
         """Count bytes of a request's body. Raises SandpodError (rate_limited): the caller's requests hold too much."""
         if self._bytes[owner] + size > MAX_BODIES:
-            raise self._refusal(f"Your requests in progress hold {MAX_BODIES} bytes, the most for one caller.")
+            message = f"Your requests in progress hold {MAX_BODIES} bytes, the most for one caller."
+            raise SandpodError(ErrorCode.RATE_LIMITED, message, next_step=_WAIT)
         self._bytes[owner] += size
 
     def leave(self, owner: str, size: int) -> None:
         """Take a request and its bytes off the count."""
-        self._count[owner] -= 1
-        self._bytes[owner] -= size
-        if not self._count[owner]:
-            del self._count[owner], self._bytes[owner]
-
-    def _refusal(self, message: str) -> SandpodError:
-        return _refusal(self.metrics, ErrorCode.RATE_LIMITED, message, "Wait for some of them to be answered.")
+        self._count -= Counter([owner])  # keeps no zeros
+        self._bytes -= Counter({owner: size})
 
 
 @dataclass(eq=False)
@@ -83,41 +74,35 @@ class BoundedBodies:
 
     app: ASGIApp  # what serves the others; gets each body in one piece
     requests: Requests  # those in progress; shared by both transports
-    path: str  # what the paths of messages begin with; nobody reads what comes to others
     negotiates: bool = False  # whether requests are adapted to what the SDK takes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request once its body is there."""
         owner = owner_in(scope)
-        if owner is None or scope["method"] != "POST" or not scope["path"].startswith(self.path):
+        if owner is None or scope["method"] != "POST":
             await self.app(scope, receive, send)
             return
-        try:
-            self.requests.enter(owner)
-        except SandpodError as error:
-            await refused(error, headers={"retry-after": "1"})(scope, receive, send)
-            return
         body = bytearray()
-        try:
-            answer: ASGIApp | None = await self._read(owner, scope, receive, body)
+        with suppress(ClientDisconnect), ExitStack() as stack:  # without a client, nobody reads an answer
+            try:
+                self.requests.enter(owner)
+                stack.callback(lambda: self.requests.leave(owner, len(body)))
+                answer = await self._read(owner, scope, receive, body)
+            except SandpodError as error:
+                self.requests.metrics.refusals.labels(error.code).inc()
+                answer = refused(error, headers={"retry-after": "1"})
             if answer is None:
                 receive = _replayed(bytes(body), receive)
                 answer = partial(negotiated, self.app, bytes(body)) if self.negotiates else self.app
             await answer(scope, receive, send)
-        except ClientDisconnect:
-            pass  # nobody reads an answer
-        finally:
-            self.requests.leave(owner, len(body))
 
-    async def _read(self, owner: str, scope: Scope, receive: Receive, body: bytearray) -> Response | None:
-        """Read the body; return the answer where the request goes no further."""
+    async def _read(self, owner: str, scope: Scope, receive: Receive, body: bytearray) -> ASGIApp | None:
+        """Read the body; return the answer where the request goes no further. Raises rate_limited."""
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 complete = await self._fill(owner, scope, receive, body)
         except TimeoutError:
             return Response(status_code=HTTPStatus.REQUEST_TIMEOUT, headers={"connection": "close"})
-        except SandpodError as error:
-            return refused(error, headers={"retry-after": "1"})
         refusal = messages.refusal(bytes(body)) if complete else messages.too_large(bytes(body))
         if refusal is None:
             return None
@@ -150,9 +135,6 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 @dataclass(slots=True)
 class _Session:
-    """A session over streamable HTTP."""
-
-    owner: str
     requests: int  # in progress
     used: float  # when the last one ended
 
@@ -166,49 +148,41 @@ class OpenSessions:
     metrics: Metrics
     idle: float = IDLE_SECONDS  # seconds without a request after which a session ends
     clock: Callable[[], float] = time.monotonic  # seconds
-    _sessions: dict[str, _Session] = field(default_factory=dict, init=False)
+    _sessions: dict[tuple[str, str], _Session] = field(default_factory=dict, init=False)  # by owner and id
     _taken: Counter[str] = field(default_factory=Counter, init=False)  # by sessions, and connections that may be one
 
     def enter(self, owner: str) -> None:
-        """Take a place for a connection that is a session, or that may open one.
-
-        Raises SandpodError: max_sessions of the caller, backend_unavailable for those of all.
-        """
+        """Take a place for a session. Raises max_sessions of the caller, backend_unavailable for those of all."""
         if self._taken[owner] >= self.per_owner or self._taken.total() >= self.in_all:
             since = self.clock() - self.idle
-            for session, each in tuple(self._sessions.items()):
+            for known, each in tuple(self._sessions.items()):
                 if not each.requests and each.used <= since:
-                    self.ended(each.owner, session)
+                    self.ended(*known)
         if self._taken[owner] >= self.per_owner:
-            raise _refusal(
-                self.metrics,
-                ErrorCode.MAX_SESSIONS,
-                f"You have {self.per_owner} MCP sessions open, the most for one caller.",
+            message = f"You have {self.per_owner} MCP sessions open, the most for one caller."
+            step = (
                 "End sessions that you are done with (DELETE with their Mcp-Session-Id), and use one session for many "
-                "calls.",
+                "calls."
             )
+            raise SandpodError(ErrorCode.MAX_SESSIONS, message, next_step=step)
         if self._taken.total() >= self.in_all:
-            raise _refusal(
-                self.metrics,
-                ErrorCode.BACKEND_UNAVAILABLE,
-                f"{self.in_all} MCP sessions are open, the most that this server takes.",
-                "Try again in a minute, or use protocol revision 2026-07-28, which needs no session.",
-            )
+            message = f"{self.in_all} MCP sessions are open, the most that this server takes."
+            step = "Try again in a minute, or use protocol revision 2026-07-28, which needs no session."
+            raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, message, next_step=step)
         self._taken[owner] += 1
 
     def leave(self, owner: str, session: str | None) -> None:
         """Give the place back, or pass it on to the session that was opened."""
         if session is not None:
-            self._sessions[session] = _Session(owner, requests=0, used=self.clock())
-            return
-        self._taken[owner] -= 1
-        if not self._taken[owner]:
-            del self._taken[owner]
+            self._sessions[owner, session] = _Session(requests=0, used=self.clock())
+        else:
+            self._taken -= Counter([owner])
 
     @contextmanager
     def using(self, owner: str, session: str) -> Iterator[None]:
         """Count a request in a session: it is not idle meanwhile."""
-        known = self._known(owner, session) or _Session(owner, requests=0, used=0)  # a request in no session is refused
+        unknown = _Session(requests=0, used=0)  # a request in no session is refused
+        known = self._sessions.get((owner, session), unknown)
         known.requests += 1
         try:
             yield
@@ -218,13 +192,8 @@ class OpenSessions:
 
     def ended(self, owner: str, session: str) -> None:
         """Give back the place of a session."""
-        if self._known(owner, session) is not None:
-            del self._sessions[session]
+        if self._sessions.pop((owner, session), None) is not None:
             self.leave(owner, None)
-
-    def _known(self, owner: str, session: str) -> _Session | None:
-        known = self._sessions.get(session)
-        return known if known is not None and known.owner == owner else None
 
 
 @dataclass(eq=False)
@@ -233,13 +202,12 @@ class SessionLimit:
 
     app: ASGIApp  # what serves the others
     sessions: OpenSessions  # the open sessions; shared by both transports
-    always: bool  # each request is a session, as an SSE connection is
-    path: str  # of such requests
+    always: bool = False  # each GET is a session, as an SSE connection is
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
         owner = owner_in(scope)
-        if owner is None or scope["path"] != self.path:
+        if owner is None or (self.always and scope["method"] != "GET"):
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
@@ -263,10 +231,11 @@ class SessionLimit:
             await self.app(scope, receive, _watched(send, look))
 
     async def _open(self, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request that may open a session, or hold one, in a place of its own."""
+        """Serve a request that may open a session, or is one, if there is a place for it."""
         try:
             self.sessions.enter(owner)
         except SandpodError as error:
+            self.sessions.metrics.refusals.labels(error.code).inc()
             await refused(error, headers={"retry-after": "60"})(scope, receive, send)
             return
         opened: str | None = None

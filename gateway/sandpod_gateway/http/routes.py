@@ -7,7 +7,6 @@ holds is untrusted, so a browser shows only what can't run script, and that in a
 import asyncio
 import posixpath
 import re
-import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
 
+from cachetools import TTLCache
 from fastmcp.server.http import HostOriginGuardMiddleware
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.middleware import Middleware
@@ -26,11 +26,11 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.links import Links, Method
 from sandpod_gateway.content import mime_type
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.files.transfers import Transfers
-from sandpod_gateway.http.refusals import problem
+from sandpod_gateway.files.links import Transfers
+from sandpod_gateway.http.negotiation import problem
 
+# What a browser may show: nothing in it can run script.
 INLINE: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "text/plain"})
-"""What a browser may show: nothing in it can run script."""
 _SAFE_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "sandbox; default-src 'none'",
@@ -93,24 +93,25 @@ class FileRoutes:
 
     async def _take(self, owner: str, sandbox: str, path: str, chunks: AsyncIterator[bytes]) -> int:
         if self._uploads[sandbox] >= MAX_UPLOADS:
-            raise SandpodError(
-                ErrorCode.RATE_LIMITED,
-                f"{MAX_UPLOADS} uploads into this sandbox are under way, the most at a time.",
-                next_step="Wait for some of them to end.",
-            )
+            message = f"{MAX_UPLOADS} uploads into this sandbox are under way, the most at a time."
+            raise SandpodError(ErrorCode.RATE_LIMITED, message, next_step="Wait for some of them to end.")
         self._uploads[sandbox] += 1
         try:
             return await self.transfers.write(owner, sandbox, path, _timely(chunks))
         finally:
-            self._uploads[sandbox] -= 1
-            if not self._uploads[sandbox]:
-                del self._uploads[sandbox]
+            self._uploads -= Counter([sandbox])  # keeps no zeros
 
     async def _send(self, request: Request, owner: str) -> Response:
         sandbox, path = request.path_params["sandbox"], request.path_params["path"]
         version = await self.transfers.look(owner, sandbox, path)
         tag = f'"{version.mtime:.6f}-{version.size}"'
-        headers = {**_SAFE_HEADERS, **_described(path), "ETag": tag}
+        kind, name = mime_type(path), quote(posixpath.basename(path), safe="")
+        headers = {
+            **_SAFE_HEADERS,
+            "Content-Type": f"{kind}; charset=utf-8" if kind.startswith("text/") else kind,
+            "Content-Disposition": f"{'inline' if kind in INLINE else 'attachment'}; filename*=UTF-8''{name}",
+            "ETag": tag,
+        }
         wanted = request.headers.get("range") if request.headers.get("if-range", tag) == tag else None
         span = parse_range(wanted, version.size)
         if span is None:
@@ -167,16 +168,6 @@ def parse_range(header: str | None, size: int) -> range | None:
     return range(start, min(stop, size)) if start < size else None
 
 
-def _described(path: str) -> dict[str, str]:
-    kind = mime_type(path)
-    shown = kind in INLINE
-    name = quote(posixpath.basename(path), safe="")
-    return {
-        "Content-Type": f"{kind}; charset=utf-8" if kind.startswith("text/") else kind,
-        "Content-Disposition": f"{'inline' if shown else 'attachment'}; filename*=UTF-8''{name}",
-    }
-
-
 def metrics_route(registry: CollectorRegistry, middleware: Sequence[Middleware] = ()) -> Route:
     """Return the route of Prometheus metrics."""
 
@@ -194,23 +185,23 @@ def health_routes(
     `check` asks the backend for next to nothing, and raises SandpodError where that fails. Requests may be for those
     hosts, or for any: kubelet and Prometheus ask by address.
     """
-    lock, checked_at = asyncio.Lock(), -CHECK_SECONDS
-    trouble: SandpodError | None = None
+    lock = asyncio.Lock()
+    recent: TTLCache[str, Response] = TTLCache(1, CHECK_SECONDS)
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
 
     async def readyz(_: Request) -> Response:
-        nonlocal checked_at, trouble
         async with lock:  # anybody may ask, so one check answers all for a second
-            if time.monotonic() - checked_at >= CHECK_SECONDS:
+            answer = recent.get("answer")
+            if answer is None:
                 try:
                     await check()
-                    trouble = None
+                    answer = PlainTextResponse("ready\n")
                 except SandpodError as error:
-                    trouble = error
-                checked_at = time.monotonic()
-            return PlainTextResponse("ready\n") if trouble is None else problem(trouble, status=503)
+                    answer = problem(error, status=503)
+                recent["answer"] = answer
+            return answer
 
     guard = [] if hosts is None else [Middleware(HostOriginGuardMiddleware, allowed_hosts=hosts, mode="strict")]
     routes = [Route("/healthz", healthz, middleware=guard), Route("/readyz", readyz, middleware=guard)]

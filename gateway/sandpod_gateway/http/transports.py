@@ -4,9 +4,9 @@ Both have the same keys, the same Host and Origin checks and the same bounds. A 
 came. A request's address and headers choose the transport and the toolsets, and hold the API key.
 """
 
-import contextlib
+import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
@@ -15,26 +15,25 @@ import anyio
 from fastmcp import FastMCP
 from fastmcp.server.http import create_sse_app
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
+from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.api.toolsets import expanded
+from sandpod_gateway.api.toolsets import TOOLS, expanded
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.limits import BoundedBodies, OpenSessions, Requests, SessionLimit
-from sandpod_gateway.http.refusals import coded, problem, refused
+from sandpod_gateway.http.negotiation import coded, problem, refused
 
 MCP_PATH: Final = "/mcp"
 SSE_PATH: Final = "/sse"
 MESSAGES_PATH: Final = "/messages/"
 
-TOOLS: Final = "tools"
-"""Query parameter: names of toolsets, separated by commas."""
-API_KEY: Final = "api_key"
-"""Query parameter that holds a key, where the settings allow it."""
+API_KEY: Final = "api_key"  # query parameter that holds a key, where the settings allow it
 
+# A transport and the toolsets that its address names, or a message to SSE: nobody looks at the rest of its path.
+_PATH: Final = re.compile(rf"({MCP_PATH}|{SSE_PATH})(?:/(,*[A-Za-z][A-Za-z,]*))?/*|{MESSAGES_PATH}.*", re.DOTALL)
 _METHODS: Final = {MCP_PATH: ("GET", "POST", "DELETE"), SSE_PATH: ("GET",), MESSAGES_PATH: ("POST",)}
 
 
@@ -56,8 +55,8 @@ class Transports:
         self._streamable = mcp.http_app(
             path=MCP_PATH,
             middleware=[
-                Middleware(BoundedBodies, requests=requests, path=MCP_PATH, negotiates=True),
-                Middleware(SessionLimit, sessions=sessions, always=False, path=MCP_PATH),
+                Middleware(BoundedBodies, requests=requests, negotiates=True),
+                Middleware(SessionLimit, sessions=sessions),
             ],
             session_idle_timeout=sessions.idle,
             **guards,
@@ -68,8 +67,8 @@ class Transports:
             SSE_PATH,
             mcp.auth,
             middleware=[
-                Middleware(BoundedBodies, requests=requests, path=MESSAGES_PATH),
-                Middleware(SessionLimit, sessions=sessions, always=True, path=SSE_PATH),
+                Middleware(BoundedBodies, requests=requests),
+                Middleware(SessionLimit, sessions=sessions, always=True),
             ],
             **guards,
         )
@@ -91,14 +90,13 @@ class Transports:
             await coded(self._sse, served, receive, self._with_query(scope, served, send))
         else:
             # A message to a session that ends at this moment was accepted and is dropped, as any later one would be.
-            with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+            with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
                 await coded(self._sse, served, receive, send)
 
     def _with_query(self, scope: Scope, served: Scope, send: Send) -> Send:
         """Return a `send` for an SSE connection that passes the query of its request on to its messages' address."""
         kept = [(name, value) for name, value in _query(served) if name == TOOLS]
-        if self._allow_query_key:
-            kept += [(name, value) for name, value in _query(scope) if name == API_KEY]
+        kept += [(name, value) for name, value in _query(scope) if name == API_KEY and self._allow_query_key]
         if not kept:
             return send
         waiting = [b"?" + urlencode(kept).encode("latin-1") + b"&session_id="]
@@ -118,25 +116,24 @@ def _resolved(scope: Scope, *, allow_query_key: bool) -> Scope | Response:
     The key moves from where it stands (the query only where that is allowed) to the Authorization header, and out of
     the query, which may be logged.
     """
-    path, names = _split(scope["path"])
-    if path is None:
+    match = _PATH.fullmatch(scope["path"])
+    if match is None:
         step = "Connect to /mcp, or to /sse for SSE."
         return problem(SandpodError(ErrorCode.NOT_FOUND, "Nothing is served at this path.", next_step=step))
+    path, names = match[1] or MESSAGES_PATH, match[2]
     if scope["method"] not in (methods := _METHODS[path]):
         message, step = f"{path} takes {' or '.join(methods)}.", "Use one of these methods."
         error = SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
         return refused(error, status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": ", ".join(methods)})
     query = _query(scope) + ([(TOOLS, names)] if names is not None else [])
     try:
-        for name, value in query:
-            if name == TOOLS:
-                expanded(value.split(","))
+        expanded(each for name, value in query if name == TOOLS for each in value.split(","))
     except ValueError as error:
         step = "sandpod://capabilities lists the toolsets."
         return refused(SandpodError(ErrorCode.INVALID_ARGUMENT, str(error), next_step=step))
     key = next((value for name, value in query if name == API_KEY), None) if allow_query_key else None
     kept = [(name, value) for name, value in query if name != API_KEY]
-    path = scope["path"] if path == MESSAGES_PATH else path  # nobody looks at the rest of a message's path
+    path = match[1] or scope["path"]
     return {
         **scope,
         "path": path,
@@ -150,24 +147,9 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
     return parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
 
 
-def _split(path: str) -> tuple[str | None, str | None]:
-    """Return a path as the transports have it, None where they have none, and the toolsets that it names."""
-    if path.startswith(MESSAGES_PATH):
-        return MESSAGES_PATH, None
-    path = path.rstrip("/")
-    for base in (MCP_PATH, SSE_PATH):
-        if path == base:
-            return base, None
-        names = path.removeprefix(f"{base}/")
-        if names != path and names.replace(",", "").isalpha():
-            return base, names
-    return None, None
-
-
 def _with_key(raw: list[tuple[bytes, bytes]], from_query: str | None) -> list[tuple[bytes, bytes]]:
-    headers = Headers(raw=raw)
+    headers = MutableHeaders(raw=list(raw))
     key = headers.get("x-api-key") or from_query
-    if key is None or headers.get("authorization", "").lower().startswith("bearer "):
-        return raw
-    others = [(name, value) for name, value in raw if name.lower() != b"authorization"]
-    return [*others, (b"authorization", b"Bearer " + key.encode("latin-1", "replace"))]
+    if key is not None and not headers.get("authorization", "").lower().startswith("bearer "):
+        headers["authorization"] = f"Bearer {key.encode('latin-1', 'replace').decode('latin-1')}"
+    return headers.raw

@@ -12,8 +12,7 @@ from sandpod_api.types import MAX_LIFETIME
 from sandpod_gateway.api.strict_model import StrictModel
 from sandpod_gateway.runs.request import OTHER_NAMES
 
-DEFAULT: Final = "default"
-"""What clients that must fill in every argument call the default sandbox; no other sandbox has this name."""
+DEFAULT: Final = "default"  # what clients that fill in every argument call that sandbox; no other has this name
 
 
 def parsed(value: Any) -> Any:
@@ -31,13 +30,12 @@ def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) and value else value
 
 
-def named(value: Any) -> Any:
+def _named(value: Any) -> Any:
     """Return a name, or None for one that is empty: clients that must fill in every argument send that."""
     return None if isinstance(value, str) and not value.strip() else value
 
 
 def _sandbox(value: Any) -> Any:
-    value = named(value)
     return None if isinstance(value, str) and value.strip().lower() == DEFAULT else value
 
 
@@ -50,10 +48,9 @@ def _package_language(value: Any) -> Any:
     return OTHER_NAMES.get(name, name) if isinstance(name, str) else name
 
 
+Name = Annotated[str | None, BeforeValidator(_named)]
 Sandbox = Annotated[
-    str | None,
-    BeforeValidator(_sandbox),
-    Field(description="A sandbox's handle or name; default: your default sandbox."),
+    Name, BeforeValidator(_sandbox), Field(description="A sandbox's handle or name; default: your default sandbox.")
 ]
 RequiredSandbox = Annotated[str, Field(description="The sandbox's handle or name.")]
 Fresh = Annotated[bool, Field(description="Use a new sandbox, deleted afterwards.")]
@@ -74,18 +71,13 @@ Args = Annotated[list[str] | None, BeforeValidator(_as_list), Field(description=
 Env = Annotated[dict[str, str] | None, BeforeValidator(parsed), Field(description="Variables.")]
 Cwd = Annotated[str, Field(description="Working directory, relative to /workspace.")]
 Context = Annotated[
-    str | None,
-    BeforeValidator(named),
+    Name,
     Field(
         description="Name of a process that keeps variables between calls and returns the last expression's value. "
         "Default: a new process."
     ),
 ]
-Key = Annotated[
-    str | None,
-    BeforeValidator(named),
-    Field(description="Repeating a call with its key and code returns the first outcome."),
-]
+Key = Annotated[Name, Field(description="Repeating a call with its key and code returns the first outcome.")]
 RequiredPackages = Annotated[
     list[str],
     BeforeValidator(_as_list),
@@ -110,8 +102,7 @@ PackageLanguage = Annotated[
 class WorkspaceArgument(StrictModel):
     """A workspace other than the template's."""
 
-    size: Annotated[int | None, Field(ge=2**20, le=2**50)] = None
-    """Bytes that it can hold."""
+    size: Annotated[int | None, Field(ge=2**20, le=2**50, description="Bytes that it can hold.")] = None
     persistent: bool = False
     """Suspend the sandbox when idle instead of ending it; the next call resumes it with its files, without contexts and
     processes."""

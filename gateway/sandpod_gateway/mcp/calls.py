@@ -1,24 +1,39 @@
-"""What stands between a tool call and its tool: a bound on each caller's calls, and the arguments' meaning.
+"""What stands between a request and its tool or resource: bounds, toolsets, and the arguments' meaning.
 
 Calls are bounded over every transport, and not requests: over SSE and stdio a call outlives the request that brings it.
+A server's settings, a caller's key and the address that a client connects to (`/mcp?tools=core`) each choose toolsets:
+a tool is listed and works where all of them have its set, since a model pays for each tool in every conversation.
 Arguments whose meaning is clear are accepted; the values of others are not repeated: they may be long or secret.
 """
 
 import difflib
+import logging
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Final
 
-from fastmcp.exceptions import ValidationError
+from fastmcp.exceptions import ResourceError, ValidationError
+from fastmcp.resources.template import ResourceTemplate
+from fastmcp.server.dependencies import get_access_token, get_http_request
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
-from mcp_types import CallToolRequestParams
+from fastmcp.tools.base import Tool
+from mcp_types import CallToolRequestParams, ReadResourceRequestParams
 from pydantic import ValidationError as PydanticError
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.toolsets import ALL, TOOLS, Toolset, expanded
 from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp.tool_results import refuse
+from sandpod_gateway.mcp.toolbox import SetTool
 from sandpod_gateway.metrics import Metrics
 
+Call = MiddlewareContext[CallToolRequestParams]
+Listing = MiddlewareContext[Any]
+
+FILES_URI: Final = "sandpod://sandboxes/{sandbox}/files/{path*}"
+_FILES_TOOLSET: Final[Toolset] = "core"  # the toolset of read_file, with which the resource is on and off
+_FILES: Final = FILES_URI.partition("{")[0]
 _ALIASES: Final = {
     "args": ("argv",),
     "code": ("command", "script", "source_code"),
@@ -38,9 +53,6 @@ _ALIASES: Final = {
 }
 """Other names that models give an argument: they mean it where a tool has it and not the other."""
 
-Call = MiddlewareContext[CallToolRequestParams]
-Next = CallNext[CallToolRequestParams, Any]
-
 _UNKNOWN: Final = {"unexpected_keyword_argument", "extra_forbidden"}
 _WORDS: Final = {
     **dict.fromkeys(("missing", "missing_argument", "missing_keyword_only_argument"), "it is missing"),
@@ -49,15 +61,21 @@ _WORDS: Final = {
 }
 
 
-class BoundedCalls(Middleware):
-    """Refuses calls of a caller who has `per_owner` under way, and answers what the other middleware refuses."""
+class CallMiddleware(Middleware):
+    """Lists, calls and reads what a caller may use, with at most `per_owner` calls of each caller at a time."""
 
-    def __init__(self, per_owner: int, metrics: Metrics) -> None:
+    def __init__(self, per_owner: int, server: frozenset[str], metrics: Metrics) -> None:
         self._per_owner = per_owner
+        self._server = server  # the toolsets that its settings choose
         self._metrics = metrics
         self._calls: Counter[str] = Counter()
 
-    async def on_call_tool(self, context: Call, call_next: Next) -> Any:
+    async def on_list_tools(self, context: Listing, call_next: CallNext[Any, Sequence[Tool]]) -> Sequence[Tool]:
+        """Leave out the tools of other sets."""
+        chosen = chosen_toolsets(self._server)
+        return [tool for tool in await call_next(context) if _toolset(tool) in {None, *chosen}]
+
+    async def on_call_tool(self, context: Call, call_next: CallNext[CallToolRequestParams, Any]) -> Any:
         """Pass the call on; a refusal becomes a result."""
         owner = current_owner()
         if self._calls[owner] >= self._per_owner:
@@ -66,31 +84,72 @@ class BoundedCalls(Middleware):
             return refuse(self._metrics, error)
         self._calls[owner] += 1
         try:
+            schema = await self._prepare(context)
             return await call_next(context)
         except SandpodError as refused:
             return refuse(self._metrics, refused)
-        finally:
-            self._calls[owner] -= 1
-            if not self._calls[owner]:
-                del self._calls[owner]
-
-
-class BadArguments(Middleware):
-    """Refuses calls whose arguments are wrong."""
-
-    async def on_call_tool(self, context: Call, call_next: Next) -> Any:
-        """Pass the call on. Raises invalid_argument."""
-        server = context.fastmcp_context
-        tool = await server.fastmcp.get_tool(context.message.name) if server is not None else None
-        schema = tool.parameters if tool is not None else {}
-        if context.message.arguments:
-            _clarify(context.message.arguments, schema.get("properties", {}))
-        try:
-            return await call_next(context)
         except ValidationError as error:
             if not isinstance(error.__cause__, PydanticError):
                 raise
-            raise _refusal(error.__cause__, schema) from error
+            return refuse(self._metrics, _refusal(error.__cause__, schema))
+        finally:
+            self._calls -= Counter([owner])  # keeps no zeros
+
+    async def _prepare(self, context: Call) -> dict[str, Any]:
+        """Correct a call's arguments; return what its tool takes. Raises forbidden, for the tools of other sets."""
+        server, name = context.fastmcp_context, context.message.name
+        tool = await server.fastmcp.get_tool(name) if server is not None else None
+        if (toolset := _toolset(tool)) not in {None, *chosen_toolsets(self._server)}:
+            raise self._off(f"The tool {name}", str(toolset))
+        schema = tool.parameters if tool is not None else {}
+        if context.message.arguments:
+            _clarify(context.message.arguments, schema.get("properties", {}))
+        return schema
+
+    async def on_list_resource_templates(
+        self, context: Listing, call_next: CallNext[Any, Sequence[ResourceTemplate]]
+    ) -> Sequence[ResourceTemplate]:
+        """Leave out the files of sandboxes where their tools are off."""
+        allowed = _FILES_TOOLSET in chosen_toolsets(self._server)
+        return [each for each in await call_next(context) if allowed or each.uri_template != FILES_URI]
+
+    async def check_resource_access(self, context: MiddlewareContext[ReadResourceRequestParams]) -> None:
+        """Raise ResourceError for the files of sandboxes where their tools are off."""
+        if str(context.message.uri).startswith(_FILES) and _FILES_TOOLSET not in chosen_toolsets(self._server):
+            raise resource_error(self._metrics, self._off("The file resource", _FILES_TOOLSET))
+
+    def _off(self, what: str, toolset: str) -> SandpodError:
+        way = "ask the administrator for it"
+        if toolset in self._server & _of_key():
+            way = f"connect to an address that has {TOOLS}=core,{toolset}"
+        message, step = f"{what} is off: its toolset is {toolset!r}.", f"Use what is listed, or {way}."
+        return SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
+
+
+def chosen_toolsets(server: frozenset[str]) -> frozenset[str]:
+    """Return the sets that this request may use: those that server, key and address all choose."""
+    chosen = server & _of_key()
+    try:
+        texts = get_http_request().query_params.getlist(TOOLS)
+    except RuntimeError:  # standard input and output
+        return chosen
+    return chosen.intersection(*(expanded(text.split(",")) for text in texts if text))
+
+
+def resource_error(metrics: Metrics, error: SandpodError) -> ResourceError:
+    """Count a refused resource and return the protocol's error for it."""
+    metrics.refusals.labels(error.code).inc()
+    return ResourceError(f"{error.code}: {error.message} {error.next_step}", log_level=logging.DEBUG)
+
+
+def _toolset(tool: Tool | None) -> str | None:
+    return tool.toolset if isinstance(tool, SetTool) else None
+
+
+def _of_key() -> frozenset[str]:
+    token = get_access_token()
+    names = token.claims.get(TOOLS) if token is not None else None
+    return ALL if names is None else expanded(names)
 
 
 def _clarify(given: dict[str, Any], takes: dict[str, Any]) -> None:
@@ -105,23 +164,12 @@ def _clarify(given: dict[str, Any], takes: dict[str, Any]) -> None:
 def _refusal(error: PydanticError, schema: dict[str, Any]) -> SandpodError:
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     parts = [str(part) for part in first["loc"]]
-    parent, schema = _parent(parts, schema)
-    takes = list(schema.get("properties", {}))
+    takes = schema.get("properties", {})
+    inner = takes.get(parts[0], {}).get("properties") if parts[1:] else None
+    parent, takes = (parts[0], inner) if inner else ("The tool", takes)
     name = ".".join(parts)[:100] or "arguments"
     words = _WORDS.get(first["type"], first["msg"][:1].lower() + first["msg"][1:])
     close = difflib.get_close_matches(parts[-1], takes, n=1) if first["type"] in _UNKNOWN else []
     meant = f"Did you mean {close[0]}? " if close else ""
-    next_step = f"{meant}{parent or 'The tool'} takes: {', '.join(takes)}." if takes else "Correct it and call again."
+    next_step = f"{meant}{parent} takes: {', '.join(takes)}." if takes else "Correct it and call again."
     return SandpodError(ErrorCode.INVALID_ARGUMENT, f"The argument {name} is wrong: {words}.", next_step=next_step)
-
-
-def _parent(parts: list[str], schema: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the argument that an argument is part of, and its schema; the whole tool's where it is part of none."""
-    path: list[str] = []
-    for part in parts[:-1]:
-        inner = schema.get("properties", {}).get(part, {})
-        if "properties" not in inner:
-            break
-        path.append(part)
-        schema = inner
-    return ".".join(path), schema

@@ -8,23 +8,14 @@ import base64
 import functools
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, ParamSpec, TypeVar
 
 from fastmcp.tools.base import ToolResult
 from mcp_types import ImageContent, ResourceLink, TextContent
 from pydantic import BaseModel
 
-from sandpod_gateway.api.results import (
-    ArtifactContent,
-    ArtifactList,
-    ErrorCode,
-    FileContent,
-    FileList,
-    Installation,
-    PackageList,
-    Problem,
-)
+from sandpod_gateway.api import results
 from sandpod_gateway.api.run_results import Outcome, Rich, RunOutput, RunResult
 from sandpod_gateway.content import Answer, Picture
 from sandpod_gateway.errors import SandpodError
@@ -35,24 +26,21 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Result = BaseModel | Answer[BaseModel]
-"""What a tool's function returns."""
+Result = BaseModel | Answer[BaseModel]  # what a tool's function returns
 
 SHOWN_FILES: Final = 20  # files of a run that are named; list_artifacts names all
 
 _PLAIN: Final = ("text/plain", "text/markdown", "text/latex", "application/json")
+_SOURCES: Final = ("installed", "image")  # of a sandbox's packages
 _STEP: Final = "Try again. Report it to the administrator if it happens again."
-_BUG: Final = SandpodError(ErrorCode.BACKEND_ERROR, "The server failed; its log says how.", next_step=_STEP)
+_BUG: Final = SandpodError(results.ErrorCode.BACKEND_ERROR, "The server failed; its log says how.", next_step=_STEP)
 
 
 def tool_result(answer: Answer[BaseModel], *, is_error: bool = False, link_files: bool = False) -> ToolResult:
-    """Return a result as structured content, as text for clients and models that read only that, and pictures.
-
-    With `link_files`, files that the text names are linked too, each in a block of its own.
-    """
+    """Return a result as structured content, text and pictures; with `link_files`, links to files that it names."""
     model = answer.result
     run = model.result if isinstance(model, RunOutput) else model
-    files = run.artifacts[:SHOWN_FILES] if link_files and isinstance(run, RunResult | ArtifactList) else []
+    files = run.artifacts[:SHOWN_FILES] if link_files and isinstance(run, RunResult | results.ArtifactList) else []
     links = [
         ResourceLink(type="resource_link", uri=file.url, name=file.path, mime_type=file.mime_type, size=file.size)
         for file in files
@@ -103,82 +91,49 @@ def images(pictures: Iterable[Picture]) -> list[ImageContent]:
     ]
 
 
-@functools.singledispatch
 def text_of(model: BaseModel) -> str:
     """Return a result as text."""
-    return model.model_dump_json(exclude_defaults=True, exclude_none=True)
+    match model:
+        case results.Problem():
+            cause = f" ({model.cause.rstrip('.')})" if model.cause else ""
+            text = f"Error {model.error}: {model.message}{cause}\nNext: {model.next}"
+        case RunResult():
+            text = _lines([*_output(model), *_value(model), *_ending(model)]) or "(no output)"
+        case RunOutput():
+            text = _lines([*_output(model), *_state(model)])
+        case results.FileContent():
+            end = model.offset + model.bytes
+            more = f"; read on with offset={end}" if model.truncated else ""
+            part = f"\n[bytes {model.offset} to {end} of {model.size}{more}]" if model.truncated or model.offset else ""
+            text = model.content + part
+        case results.FileList():
+            text = _listing(model.entries, model.truncated) or "(empty)"
+        case results.ArtifactList():
+            text = _listing(model.artifacts, model.truncated) or "(none)"
+        case results.ArtifactContent():
+            more = f"\n[the file has {model.size} bytes; read_file reads on]" if model.truncated else ""
+            shown = model.content is not None and model.encoding != "base64"
+            text = f"{model.content}{more}" if shown else f"{model.path}: {model.mime_type}, {size_text(model.size)}"
+        case results.Installation():
+            text = f"{_state_of_installation(model)}\n{model.note}" if model.note else _state_of_installation(model)
+        case results.PackageList():
+            sources = {kind: _names(each for each in model.packages if each.source == kind) for kind in _SOURCES}
+            text = _lines(f"{source}: {names or 'none'}" for source, names in sources.items())
+        case _:
+            text = model.model_dump_json(exclude_defaults=True, exclude_none=True)
+    return text
 
 
-@text_of.register
-def _(model: Problem) -> str:
-    cause = f" ({model.cause.rstrip('.')})" if model.cause else ""
-    return f"Error {model.error}: {model.message}{cause}\nNext: {model.next}"
-
-
-@text_of.register
-def _(model: RunResult) -> str:
-    return _lines([*_output(model.stdout, model.stderr), *_value(model), *_ending(model)]) or "(no output)"
-
-
-@text_of.register
-def _(model: RunOutput) -> str:
-    lines = list(_output(model.stdout, model.stderr))
-    if model.dropped_bytes:
-        lines.append(f"[{model.dropped_bytes} earlier bytes are no longer kept]")
-    if model.result is None:
-        lines.append(f"[{model.state}; next cursor: {model.cursor}]")
-    else:
-        lines += [*_value(model.result), *(_ending(model.result) or ["[ended: ok]"])]
-    return _lines(lines)
-
-
-@text_of.register
-def _(model: FileContent) -> str:
-    if not model.truncated and model.offset == 0:
-        return model.content
-    end = model.offset + model.bytes
-    more = f"; read on with offset={end}" if model.truncated else ""
-    return f"{model.content}\n[bytes {model.offset} to {end} of {model.size}{more}]"
-
-
-@text_of.register
-def _(model: FileList) -> str:
-    lines = []
-    for entry in model.entries:
-        line = f"{entry.path}/" if entry.kind == "directory" else _file(entry.path, entry.size)
-        lines.append(f"{line} (can't be read)" if entry.unreadable else line)
-    return _listing(lines, model.truncated) or "(empty)"
-
-
-@text_of.register
-def _(model: ArtifactList) -> str:
-    return _listing([_file(artifact.path, artifact.size) for artifact in model.artifacts], model.truncated) or "(none)"
-
-
-@text_of.register
-def _(model: ArtifactContent) -> str:
-    if model.content is None or model.encoding == "base64":
-        return f"{model.path}: {model.mime_type}, {size_text(model.size)}"
-    more = f"\n[the file has {model.size} bytes; read_file reads on]" if model.truncated else ""
-    return model.content + more
-
-
-@text_of.register
-def _(model: Installation) -> str:
-    note = f"\n{model.note}" if model.note else ""
+def _state_of_installation(model: results.Installation) -> str:
     if model.status == "installing":
-        return f'installing; call get_installation(installation="{model.installation}", wait=60){note}'
+        return f'installing; call get_installation(installation="{model.installation}", wait=60)'
     if model.status == "failed":
-        return f"failed: {' '.join(filter(None, (model.message, model.cause, model.next)))}{note}"
-    return "installed: " + ", ".join(f"{package.name} {package.version}" for package in model.packages) + note
+        return f"failed: {' '.join(filter(None, (model.message, model.cause, model.next)))}"
+    return f"installed: {_names(model.packages)}"
 
 
-@text_of.register
-def _(model: PackageList) -> str:
-    named: dict[str, list[str]] = {"installed": [], "image": []}
-    for each in model.packages:
-        named[each.source].append(f"{each.name} {each.version}")
-    return _lines(f"{source}: {', '.join(names) or 'none'}" for source, names in named.items())
+def _names(packages: Iterable[results.Package]) -> str:
+    return ", ".join(f"{package.name} {package.version}" for package in packages)
 
 
 def size_text(size: int) -> str:
@@ -196,19 +151,31 @@ def _lines(parts: Iterable[str]) -> str:
     return "\n".join(part.removesuffix("\n") for part in parts)
 
 
-def _listing(lines: list[str], truncated: bool) -> str:  # noqa: FBT001
-    return _lines([*lines, "[there are more]"] if truncated else lines)
+def _listing(files: Sequence[results.Artifact | results.FileEntry], truncated: bool) -> str:  # noqa: FBT001
+    return _lines([*map(_file, files), *(["[there are more]"] if truncated else [])])
 
 
-def _file(path: str, size: int) -> str:
-    return f"{path} ({size_text(size)})"
+def _file(file: results.Artifact | results.FileEntry) -> str:
+    if not isinstance(file, results.FileEntry):
+        return f"{file.path} ({size_text(file.size)})"
+    shown = f"{file.path}/" if file.kind == "directory" else f"{file.path} ({size_text(file.size)})"
+    return f"{shown} (can't be read)" if file.unreadable else shown
 
 
-def _output(stdout: str, stderr: str) -> Iterable[str]:
-    if stdout:
-        yield stdout
-    if stderr:
-        yield f"[stderr]\n{stderr}"
+def _output(model: RunResult | RunOutput) -> Iterable[str]:
+    if model.stdout:
+        yield model.stdout
+    if model.stderr:
+        yield f"[stderr]\n{model.stderr}"
+
+
+def _state(model: RunOutput) -> Iterable[str]:
+    if model.dropped_bytes:
+        yield f"[{model.dropped_bytes} earlier bytes are no longer kept]"
+    if model.result is None:
+        yield f"[{model.state}; next cursor: {model.cursor}]"
+    else:
+        yield from [*_value(model.result), *(_ending(model.result) or ["[ended: ok]"])]
 
 
 def _value(result: RunResult) -> Iterable[str]:
@@ -240,7 +207,7 @@ def _ending(result: RunResult) -> list[str]:
     if result.context_state == "lost":
         lines.append(f"[the variables of context {result.context!r} are lost]")
     if result.artifacts:
-        named = ", ".join(_file(artifact.path, artifact.size) for artifact in result.artifacts[:SHOWN_FILES])
+        named = ", ".join(map(_file, result.artifacts[:SHOWN_FILES]))
         more = max(0, len(result.artifacts) - SHOWN_FILES) + result.artifacts_omitted
         lines.append(f"[files: {named}{f' and {more} more' if more else ''}; read_artifact reads one]")
     if result.hint:

@@ -1,4 +1,4 @@
-"""Registers tools: the one decorator that makes an MCP tool of a function which returns a result.
+"""Registers tools: the services that they call, and the decorator that makes one of a function with a result.
 
 A model pays for each schema in every conversation, and some model APIs refuse `anyOf`, `$ref` and boolean forms of
 `additionalProperties`. So optional arguments have their type alone (leaving one out means its default), models are
@@ -8,6 +8,7 @@ written where they are used, and results are names and types. What a call may co
 import functools
 import string
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal, ParamSpec, get_args
 
 from fastmcp import FastMCP
@@ -18,9 +19,14 @@ from pydantic import BaseModel
 
 from sandpod_gateway.api.toolsets import Toolset
 from sandpod_gateway.content import Answer
-from sandpod_gateway.mcp.services import Parts
+from sandpod_gateway.files.links import LinkMaker
+from sandpod_gateway.files.service import Files
 from sandpod_gateway.mcp.tool_results import Result, answering, refuse, tool_result
-from sandpod_gateway.mcp.toolsets import SetTool
+from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.packages.installer import Installer
+from sandpod_gateway.runs.background import BackgroundRuns
+from sandpod_gateway.runs.service import Runs
+from sandpod_gateway.sandboxes.service import Sandboxes
 
 P = ParamSpec("P")
 
@@ -37,15 +43,37 @@ _HINTS: Final[dict[Effect, dict[str, bool]]] = {
 _KEPT: Final = ("type", "description", "enum", "default", "minimum", "maximum")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """The gateway's services, as the tools call them."""
+
+    runs: Runs
+    background: BackgroundRuns
+    sandboxes: Sandboxes
+    files: Files
+    links: LinkMaker
+    installer: Installer
+    metrics: Metrics
+
+
+class SetTool(FunctionTool):
+    """A tool of a toolset. Tools without one are always listed."""
+
+    toolset: Toolset
+
+    def get_meta(self) -> dict[str, Any]:
+        """Return what clients get in addition to the schema: nothing, since a model pays for it."""
+        return {}
+
+
+@dataclass(frozen=True)
 class Toolbox:
     """Adds tools to a server; `facts`, which the settings decide, stand for `$name` in their descriptions."""
 
-    def __init__(self, mcp: FastMCP[None], parts: Parts, facts: Mapping[str, str], *, link_files: bool) -> None:
-        self._mcp = mcp
-        self._links = parts.links
-        self._facts = facts
-        self._link_files = link_files
-        self._refused = functools.partial(refuse, parts.metrics)
+    mcp: FastMCP[None]
+    parts: Parts
+    facts: Mapping[str, str]
+    link_files: bool  # whether each file that a result names is linked in a block
 
     def tool(
         self, title: str, *, toolset: Toolset, effect: Effect, open_world: bool = False
@@ -54,43 +82,34 @@ class Toolbox:
         annotations = ToolAnnotations(**_HINTS[effect], open_world_hint=None if open_world else False)
 
         def decorate(function: Callable[P, Awaitable[Result]]) -> Callable[P, Awaitable[ToolResult]]:
-            answers = answering(function, self._answered, self._refused)
+            answers = answering(function, self._answered, functools.partial(refuse, self.parts.metrics))
             tool = FunctionTool.from_function(answers, title=title, annotations=annotations)
             returned = function.__annotations__["return"]
             model = next(iter(get_args(returned)), returned)  # of an Answer, too
             fields = {
-                "description": string.Template(tool.description or "").substitute(self._facts).strip(),
-                "parameters": input_schema(tool.parameters, self._facts),
+                "description": string.Template(tool.description or "").substitute(self.facts).strip(),
+                "parameters": input_schema(tool.parameters, self.facts),
                 "output_schema": output_schema(model),
             }
-            self._mcp.add_tool(SetTool(**{**dict(tool), **fields}, toolset=toolset))
+            self.mcp.add_tool(SetTool(**{**dict(tool), **fields}, toolset=toolset))
             return answers
 
         return decorate
 
     def _answered(self, result: Result) -> ToolResult:
         answer = result if isinstance(result, Answer) else Answer(result)
-        linked = Answer(self._links.linked(answer.result), answer.pictures)
-        return tool_result(linked, link_files=self._link_files)
+        linked = Answer(self.parts.links.linked(answer.result), answer.pictures)
+        return tool_result(linked, link_files=self.link_files)
 
 
 def input_schema(schema: Schema, facts: Mapping[str, str]) -> Schema:
     """Return the plain form of what pydantic says of a tool's arguments; `facts` stand for `$name` in descriptions."""
-    defs = schema.get("$defs", {})
-    properties = {name: _plain(field, defs, facts) for name, field in schema.get("properties", {}).items()}
-    plain: Schema = {"type": "object", "properties": properties}
-    if required := schema.get("required"):
-        plain["required"] = required
-    return plain
+    return _plain(schema, schema.get("$defs", {}), facts)
 
 
 def _plain(field: Schema, defs: Schema, facts: Mapping[str, str]) -> Schema:
-    """Return one argument's schema without null, references and what only a validator needs."""
-    merged = dict(field)
-    for option in field.get("anyOf", []):
-        if option.get("type") != "null":
-            merged = {**option, **{key: value for key, value in field.items() if key != "anyOf"}}
-            break
+    """Return a schema without null, references and what only a validator needs."""
+    merged = {**next((option for option in field.get("anyOf", []) if option.get("type") != "null"), {}), **field}
     if "$ref" in merged:
         merged = {**defs[merged.pop("$ref").rsplit("/", 1)[1]], **merged}
     # What is false unless it is said needs no word.
@@ -101,6 +120,8 @@ def _plain(field: Schema, defs: Schema, facts: Mapping[str, str]) -> Schema:
         plain["items"] = _plain(merged["items"], defs, facts)
     if "properties" in merged:
         plain["properties"] = {name: _plain(each, defs, facts) for name, each in merged["properties"].items()}
+    if merged.get("required"):
+        plain["required"] = merged["required"]
     if isinstance(extra := merged.get("additionalProperties"), dict):
         plain["additionalProperties"] = _plain(extra, defs, facts)
     return plain
@@ -108,10 +129,7 @@ def _plain(field: Schema, defs: Schema, facts: Mapping[str, str]) -> Schema:
 
 @functools.cache
 def output_schema(model: type[BaseModel]) -> Schema:
-    """Return the schema of a tool's result: the names of its fields and their types.
-
-    Clients check results against it. A coded error takes a result's place, so nothing is required.
-    """
+    """Return the schema of a tool's result: names and types. Nothing is required: a coded error may take its place."""
     schema = model.model_json_schema(mode="serialization")
     defs = schema.get("$defs", {})
     return {"type": "object", "properties": {name: _types(field, defs) for name, field in schema["properties"].items()}}
@@ -119,8 +137,7 @@ def output_schema(model: type[BaseModel]) -> Schema:
 
 def _types(field: Schema, defs: Schema) -> Schema:
     if "anyOf" in field:
-        options = [_types(option, defs) for option in field["anyOf"]]
-        kinds = [option.get("type", "object") for option in options]
+        kinds = [_types(option, defs)["type"] for option in field["anyOf"]]
         return {"type": [each for kind in kinds for each in (kind if isinstance(kind, list) else [kind])]}
     if "$ref" in field:
         return {"type": defs[field["$ref"].rsplit("/", 1)[1]].get("type", "object")}

@@ -8,6 +8,7 @@ import asyncio
 import binascii
 import hashlib
 import os
+import secrets
 import shutil
 import tempfile
 from base64 import b64decode
@@ -86,7 +87,6 @@ class FileCache:
     def __init__(self, folder: Path | None, max_bytes: int) -> None:
         self._own = folder is None
         self._folder = folder or Path()
-        self._max_bytes = max_bytes
         self._kept = _Sizes(max_bytes, getsizeof=int)
 
     def open(self) -> None:
@@ -98,13 +98,11 @@ class FileCache:
             for partial in self._folder.glob("*.part"):
                 partial.unlink()
         except OSError as error:
-            raise StartError(
-                ErrorCode.INVALID_ARGUMENT,
-                f"The folder for packages can't be used: {error.strerror}.",
-                next_step="Set --packages.cache-dir to a folder that this user can write to.",
-            ) from error
+            message = f"The folder for packages can't be used: {error.strerror}."
+            step = "Set --packages.cache-dir to a folder that this user can write to."
+            raise StartError(ErrorCode.INVALID_ARGUMENT, message, next_step=step) from error
         for path in sorted(self._folder.glob("*.package"), key=lambda path: path.stat().st_mtime):
-            if path.stat().st_size <= self._max_bytes:
+            if path.stat().st_size <= self._kept.maxsize:
                 self._kept[path] = path.stat().st_size
             else:
                 path.unlink()
@@ -132,7 +130,7 @@ class FileCache:
         content = await asyncio.to_thread(_open, source, digest)
         # Others can make bytes with the same sha1.
         strong = digest if digest is not None and digest.algorithm != "sha1" else None
-        if content is not None and strong is not None and content.size <= self._max_bytes:
+        if content is not None and strong is not None and content.size <= self._kept.maxsize:
             target = self._path(strong)
             await asyncio.to_thread(_move, source, target)
             self._kept[target] = content.size
@@ -144,7 +142,7 @@ class FileCache:
 
 def _move(source: Path, target: Path) -> None:
     # Renamed at the end, as the move from another file system is a copy: the package is there whole or not at all.
-    partial = target.with_suffix(".part")
+    partial = target.with_name(f"{secrets.token_hex(8)}.part")  # of this move: the same package may come twice at once
     shutil.move(source, partial)
     partial.replace(target)
 

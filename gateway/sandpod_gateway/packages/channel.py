@@ -4,7 +4,7 @@ import asyncio
 import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, TypeVar
@@ -12,11 +12,13 @@ from weakref import WeakValueDictionary
 
 from cachetools import TTLCache
 
-from sandpod_gateway.api.results import Package, PackageInfo
+from sandpod_gateway.api.results import ErrorCode, Package, PackageInfo
 from sandpod_gateway.backends.base import SandboxRecord
+from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import Content, FileCache
 from sandpod_gateway.packages.errors import ConflictError, Failure
-from sandpod_gateway.packages.sandbox import Program, Report, Untrusted
+from sandpod_gateway.packages.process import scratch_folder
+from sandpod_gateway.packages.sandbox import Program, Report, S, Untrusted
 from sandpod_gateway.packages.settings import NpmSettings, PackageSettings
 from sandpod_gateway.sandboxes.service import Sandboxes
 
@@ -52,7 +54,6 @@ class Resolution(Untrusted):
     packages: list[Any]
 
 
-S = TypeVar("S", bound=Report)
 R = TypeVar("R", bound=Resolution)
 
 
@@ -78,7 +79,9 @@ class Channel(ABC, Generic[S, R]):
     def parse(self, packages: list[str]) -> list[Any]:
         """Return the requirements, sorted and without duplicates. Raises invalid_argument, package_blocked."""
         if not 1 <= len(packages) <= MAX_REQUESTED:
-            raise Failure.NO_OR_TOO_MANY.error(MAX_REQUESTED)
+            message = f"An installation takes 1 to {MAX_REQUESTED} packages."
+            step = "Name them, or install them in several calls."
+            raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
         wanted = [self._parse(text.strip()) for text in packages]
         self._check_requested([requirement.name for requirement in wanted])
         return sorted({str(requirement): requirement for requirement in wanted}.values(), key=str)
@@ -98,10 +101,7 @@ class Channel(ABC, Generic[S, R]):
         return any(fnmatchcase(self._normal(name), self._normal(pattern)) for pattern in patterns)
 
     async def listed(self, record: SandboxRecord) -> list[PackageInfo]:
-        """Return the packages of a sandbox: those that were added, then the image's own.
-
-        Raises sandbox_lost, execution_failed, unsupported_language.
-        """
+        """Return the packages of a sandbox, the image's own last. Raises what `Program.run` raises."""
         there = (await self._program.run(record)).packages
         found = [PackageInfo(name=name, **dict(each)) for name, each in there.items()]
         return sorted(found, key=lambda package: (package.source == "image", package.name))
@@ -135,13 +135,13 @@ class Channel(ABC, Generic[S, R]):
     async def supplied(
         self, owner: str, wanted: list[Any], state: S
     ) -> AsyncIterator[tuple[R, list[tuple[Any, Content]]]]:
-        """Give all packages that the request needs, and with their content those that the sandbox's `state` lacks.
+        """Yield all packages that the request needs, and with their content those that the sandbox's `state` lacks.
 
         A slot of the owner is held until they are downloaded. Raises package_blocked, quota_exceeded, invalid_argument
         (a conflict), not_found, timeout, backend_unavailable, backend_error.
         """
         most = self._settings.max_bytes
-        async with AsyncExitStack() as stack:
+        with ExitStack() as stack:
             async with self._slots.slot(owner):
                 found = await self._resolved(wanted, state)
                 missing = [package for package in found.packages if self._is_missing(package, state)]
@@ -168,7 +168,7 @@ class Channel(ABC, Generic[S, R]):
             raise Failure.TOO_MANY.error(len(found.packages), self._limits.max_packages)
         return found
 
-    async def _files(self, packages: list[Any], state: S, stack: AsyncExitStack) -> list[tuple[Any, Content]]:
+    async def _files(self, packages: list[Any], state: S, stack: ExitStack) -> list[tuple[Any, Content]]:
         keys = [package.digest or package.name for package in packages]
         absent = dict(zip(keys, packages, strict=True))  # the same content may be in several places
         contents: dict[Any, Content] = {}
@@ -179,7 +179,8 @@ class Channel(ABC, Generic[S, R]):
                 contents[key] = content
                 del absent[key]
         if absent:
-            async with self._download(list(absent.values()), state) as paths:
+            async with scratch_folder() as scratch:
+                paths = await self._download(list(absent.values()), state, scratch)
                 for (key, package), path in zip(absent.items(), paths, strict=True):
                     content = await self._cache.add(path, package.digest)
                     if content is None:
@@ -200,9 +201,9 @@ class Channel(ABC, Generic[S, R]):
     def _fits(self, requirement: Any, state: S) -> bool:
         """Return whether the installed package of that name satisfies a requirement."""
 
-    @abstractmethod
     def _pins(self, state: S) -> dict[str, Any]:
         """Return the versions to keep where that is possible."""
+        return {name: each.version for name, each in state.packages.items()}
 
     @abstractmethod
     async def _resolve(self, wanted: list[Any], state: S, pins: dict[str, Any]) -> R:
@@ -213,17 +214,18 @@ class Channel(ABC, Generic[S, R]):
         """Return whether a package is not installed in that version."""
 
     @abstractmethod
-    def _download(self, packages: list[Any], state: S) -> AbstractAsyncContextManager[list[Path]]:
-        """Give packages as files, which are there until the block is left."""
+    async def _download(self, packages: list[Any], state: S, scratch: Path) -> list[Path]:
+        """Download packages into a folder, and return their files."""
 
     def _changes(self, wanted: list[Any], state: S, found: R, files: list[tuple[Any, Content]]) -> dict[str, Any]:
         """Return what the program in the sandbox is to do in addition to installing the missing packages."""
         del wanted, state, found, files
         return {}
 
-    @abstractmethod
     def _result(self, found: R, added: list[Any], state: S) -> tuple[list[Package], str | None]:
         """Return the result of `install`."""
+        del added
+        return installed({self._normal(package.name) for package in found.packages}, state), None
 
 
 def installed(names: set[str], state: Report) -> list[Package]:

@@ -8,12 +8,11 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from sandpod_gateway.api.results import Installation, Package, PackageList
+from sandpod_gateway.api.results import ErrorCode, Installation, Package, PackageList
 from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
@@ -28,7 +27,7 @@ from sandpod_gateway.sandboxes.service import Sandboxes
 logger = logging.getLogger(__name__)
 
 REMEMBERED: Final = 256  # installations
-GOING_ON: Final = 8  # installations of one caller at once
+IN_PROGRESS: Final = 8  # installations of one caller at once
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +73,7 @@ class Installer:
             Language.PYTHON: PythonPackages(*shared),
             Language.JAVASCRIPT: NpmPackages(*shared),
         }
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._entries: dict[str, _Entry] = {}  # the oldest first
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def open(self) -> None:
@@ -93,7 +92,8 @@ class Installer:
         """Return the requirements. Raises unsupported_language, invalid_argument, package_blocked."""
         channel = self._channel(language)
         if not self._settings.enabled:
-            raise Failure.DISABLED.error()
+            message, step = "This server installs no packages.", "Use a template whose image has them."
+            raise SandpodError(ErrorCode.PACKAGE_BLOCKED, message, next_step=step)
         return channel.parse(packages)
 
     async def install(
@@ -118,7 +118,9 @@ class Installer:
         """Return an installation, at its end or after `wait` seconds. Raises not_found."""
         entry = self._entries.get(name)
         if entry is None or entry.owner != owner:
-            raise Failure.NO_INSTALLATION.error()
+            message = "There is no such installation, or the server was restarted since."
+            step = "Call install_packages again: installed packages take no time, and list_packages lists them."
+            raise SandpodError(ErrorCode.NOT_FOUND, message, next_step=step)
         return await entry.waited(wait)
 
     def added(self, sandbox: str) -> list[str]:
@@ -127,9 +129,9 @@ class Installer:
         return [f"{name} {version}" for name, version in sorted({each.name: each.version for each in added}.items())]
 
     async def listed(self, owner: str, *, sandbox: str | None, language: str) -> PackageList:
-        """Return the packages of a sandbox: those that were added, then the image's own.
+        """Return the packages of a sandbox, the image's own last.
 
-        Raises unsupported_language, or what `Sandboxes.resolve` raises.
+        Raises unsupported_language, or what `Sandboxes.resolve` and `Program.run` raise.
         """
         channel = self._channel(language)
         record = await self._sandboxes.resolve(owner, sandbox, make=False)
@@ -137,7 +139,8 @@ class Installer:
 
     def _channel(self, language: str) -> Channel[Any, Any]:
         if language not in self._channels:
-            raise Failure.NO_LANGUAGE.error()
+            message, step = "There are no packages for that language.", "Use language python or javascript."
+            raise SandpodError(ErrorCode.UNSUPPORTED_LANGUAGE, message, next_step=step)
         return self._channels[language]
 
     def _begin(self, record: SandboxRecord, wanted: list[Any], language: str) -> _Entry:
@@ -146,12 +149,15 @@ class Installer:
         for entry in live:
             if (entry.sandbox, entry.requested, entry.owner) == (record.name, requested, record.owner):
                 return entry
-        if sum(entry.owner == record.owner for entry in live) >= GOING_ON:
-            raise Failure.TOO_MANY_AT_ONCE.error(GOING_ON)
+        if sum(entry.owner == record.owner for entry in live) >= IN_PROGRESS:
+            message = f"{IN_PROGRESS} of your installations are in progress."
+            step = "Wait for one with get_installation, and name several packages in one call."
+            raise SandpodError(ErrorCode.RATE_LIMITED, message, next_step=step)
         entry = _Entry(f"inst-{secrets.token_hex(8)}", record.owner, record.name, requested)
         self._entries[entry.name] = entry
-        while len(self._entries) > REMEMBERED and next(iter(self._entries.values())).ended is not None:
-            self._entries.popitem(last=False)
+        ended = [name for name, each in self._entries.items() if each.ended is not None]
+        for name in ended[: max(0, len(self._entries) - REMEMBERED)]:
+            del self._entries[name]
         entry.task = asyncio.create_task(self._carry_out(entry, record, wanted))
         return entry
 
@@ -164,7 +170,8 @@ class Installer:
         except SandpodError as error:
             entry.error = error
         except asyncio.CancelledError:
-            entry.error = Failure.CANCELLED.error()
+            step = "Call install_packages again."
+            entry.error = SandpodError(ErrorCode.CANCELLED, "The server is shutting down.", next_step=step)
             raise
         except Exception:
             logger.exception("an installation failed")

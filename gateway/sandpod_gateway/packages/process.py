@@ -19,6 +19,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment
 
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.errors import Failure
 from sandpod_gateway.packages.settings import PackageSettings
 
@@ -62,9 +64,9 @@ def shield_memory() -> None:
 
 
 @asynccontextmanager
-async def scratch_folder(kind: str) -> AsyncIterator[Path]:
-    """Give a folder that is there until the block is left."""
-    folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=f"sandpod-{kind}-"))
+async def scratch_folder() -> AsyncIterator[Path]:
+    """Yield a folder that is removed when the block is left."""
+    folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="sandpod-packages-"))
     try:
         yield folder
     finally:
@@ -84,17 +86,9 @@ async def run_program(
 ) -> tuple[int | None, str]:
     """Run a program to its end with few rights, and return its status and the end of its output.
 
-    It works in `scratch`, the only folder that it may write to. Raises quota_exceeded, timeout.
-
-    Args:
-        command: The program with its arguments.
-        scratch: That folder.
-        settings: How long it may take, and how much it may download.
-        memory: The kernel's limit of memory and its bytes: of address space or of writable memory.
-        files: Most open files.
-        copies: How often it writes what it downloads.
-        threads: Most threads of it that are busy at once.
-        readable: What it may read in addition to the system's files and Python's.
+    It works in `scratch`, the only folder that it may write to, and reads the system's files, Python's and `readable`.
+    `memory` is the kernel's limit and its bytes, `files` the most open files; it writes what it downloads `copies`
+    times, and at most `threads` of it are busy at once. Raises quota_exceeded, timeout.
     """
     bounds = {
         memory[0]: memory[1],
@@ -116,7 +110,9 @@ async def run_program(
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
     except TimeoutError as error:
-        raise Failure.TIMEOUT.error() from error
+        message = "The packages were not resolved and downloaded in time."
+        step = "Try again: what was downloaded is kept; or ask for fewer packages."
+        raise SandpodError(ErrorCode.TIMEOUT, message, next_step=step) from error
     if process.returncode == -signal.SIGXFSZ:
         raise Failure.TOO_LARGE.error(settings.max_bytes)
     return process.returncode, output
@@ -172,10 +168,5 @@ def guard(url: str) -> dict[str, list[str]]:
     environment, which resolve the names themselves.
     """
     proxies = [value if "://" in value else f"http://{value}" for value in getproxies_environment().values() if value]
-    return {"refused": _REFUSED, "trusted": sorted(filter(None, map(_place, (url, *proxies))))}
-
-
-def _place(url: str) -> str | None:
-    parts = urlsplit(url)
-    port = parts.port or _PORTS.get(parts.scheme)
-    return f"{parts.hostname}:{port}" if parts.hostname and port else None
+    places = [(parts.hostname, parts.port or _PORTS.get(parts.scheme)) for parts in map(urlsplit, (url, *proxies))]
+    return {"refused": _REFUSED, "trusted": sorted(f"{host}:{port}" for host, port in places if host and port)}

@@ -18,8 +18,10 @@ from typing import IO, Annotated, Any, Final, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language, Outcome
 from sandpod_gateway.backends.base import SandboxRecord
+from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.errors import Failure
 from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.messages import Ended
@@ -118,7 +120,9 @@ class Program(Generic[S]):
         sink = _Sink()
         async with talking(self.sandboxes, record) as connection:
             if Language.PYTHON not in connection.hello.languages:
-                raise Failure.NO_PYTHON.error()
+                message = "This sandbox's image has no Python, which packages are unpacked with."
+                step = "Use a template whose image has it."
+                raise SandpodError(ErrorCode.UNSUPPORTED_LANGUAGE, message, next_step=step)
             first = await asyncio.to_thread(opening, order and {**order, "room": connection.hello.packages_bytes})
             ended = await self._attend(connection, sink, first, files)
         if ended.outcome == Outcome.OUT_OF_MEMORY:

@@ -63,7 +63,7 @@ class Hello(Message):
 
     version: int
     languages: Annotated[dict[_Language, Annotated[str, Field(max_length=64)]], Field(max_length=64)]
-    packages_bytes: Count | None = None  # what the folder of added packages holds at most
+    packages_bytes: Count | None = None  # what added packages may take, where no file system keeps them to it
 
 
 def checked(model: type[_Model], frame: Frame) -> _Model:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sandpod_runner.output.spill_file import FILE_SIZE
+from sandpod_runner.output.output_log import FILE_SIZE
 from sandpod_runner.protocol.messages import HIDDEN
-from sandpod_runner.runs.history import MOST
+from sandpod_runner.runs.delivery import MOST
 from sandpod_runner.server.connection import MAX_TAILS
 from support.runner.harness import PATIENCE, Client, RefusedError, Runner, Sandbox, running
 

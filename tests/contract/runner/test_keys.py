@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sandpod_runner.runs.history import MOST
+from sandpod_runner.runs.delivery import MOST
 from support.runner.harness import Client, RefusedError, Sandbox
 
 COUNT = "open('count', 'a').write('x'); print(open('count').read())"

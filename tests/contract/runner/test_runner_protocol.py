@@ -13,7 +13,7 @@ from sandpod_runner.output.stdio_pipes import MAX_WAITING_INPUT
 from sandpod_runner.protocol import errors
 from sandpod_runner.protocol import messages as protocol
 from sandpod_runner.protocol.frames import encode
-from sandpod_runner.runs import outcome
+from sandpod_runner.runs import request
 from support.runner.harness import Client, RefusedError, Runner, running
 
 
@@ -27,7 +27,7 @@ async def test_hello_says_what_the_sandbox_is(runner: Runner, client: Client) ->
 
 def test_codes_and_outcomes_are_those_of_the_api() -> None:
     assert set(get_args(errors.Code)) <= {code.value for code in ErrorCode}
-    assert set(get_args(outcome.Outcome)) == {outcome.value for outcome in Outcome}
+    assert set(get_args(request.Outcome)) == {outcome.value for outcome in Outcome}
 
 
 WRONG: dict[str, dict[str, list[Any]]] = {

@@ -4,7 +4,6 @@ Called by the tests of this folder only. It waits on named conditions, each boun
 """
 
 import asyncio
-import json
 import socket
 import subprocess
 import time
@@ -12,6 +11,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from support.cluster.reading import read
 
 T = TypeVar("T")
 
@@ -97,21 +98,24 @@ class Cluster:
 
     async def items(self, kind: str, *, namespace: str | None = None, selector: str = "") -> list[dict[str, Any]]:
         """Return all objects of a kind in the sandboxes' namespace, or in another."""
-        out = await self.kubectl("get", kind, "-n", namespace or self.sandboxes, "-l", selector, "-o", "json")
-        found: list[dict[str, Any]] = json.loads(out)["items"]
-        return found
+        found = await asyncio.to_thread(read, kind, namespace or self.sandboxes, selector=selector)
+        items: list[dict[str, Any]] = found["items"]
+        return items
+
+    async def get(self, kind: str, name: str) -> dict[str, Any]:
+        """Return an object in the sandboxes' namespace; empty where it is not there."""
+        return await asyncio.to_thread(read, kind, self.sandboxes, name)
 
     async def sandbox(self, name: str) -> dict[str, Any]:
         """Return a Sandbox as the API server has it."""
-        out = await self.kubectl("get", "sandboxes.sandpod.dev", name, "-n", self.sandboxes, "-o", "json")
-        found: dict[str, Any] = json.loads(out)
+        found = await self.get("sandboxes", name)
+        if not found:
+            raise ClusterError(f"There is no Sandbox {name}.")
         return found
 
     async def pod_of(self, name: str) -> dict[str, Any]:
         """Return the pod of a Sandbox."""
-        pod = (await self.sandbox(name))["status"]["podName"]
-        found: dict[str, Any] = json.loads(await self.kubectl("get", "pod", pod, "-n", self.sandboxes, "-o", "json"))
-        return found
+        return await self.get("pods", (await self.sandbox(name))["status"]["podName"])
 
     async def in_pod(self, pod: str, code: str) -> str:
         """Return what a Python program prints in a sandbox's pod, beside the runner and not through it."""
@@ -119,17 +123,17 @@ class Cluster:
 
     async def claimed(self, user: str) -> set[str]:
         """Return the names of all Sandboxes that a user holds."""
-        found = await self.items("sandboxes.sandpod.dev")
+        found = await self.items("sandboxes")
         return {s["metadata"]["name"] for s in found if s["spec"].get("claim", {}).get("owner") == f"user:{user}"}
 
     async def made(self) -> set[str]:
         """Return the names of all Sandboxes that a gateway has made or taken."""
-        found = await self.items("sandboxes.sandpod.dev")
+        found = await self.items("sandboxes")
         return {s["metadata"]["name"] for s in found if "claim" in s["spec"]}
 
     async def warm(self) -> set[str]:
         """Return the names of all Sandboxes that wait, ready."""
-        found = await self.items("sandboxes.sandpod.dev")
+        found = await self.items("sandboxes")
         return {
             s["metadata"]["name"]
             for s in found
@@ -138,8 +142,7 @@ class Cluster:
 
     async def pool_is_full(self, *, within: float = 120) -> set[str]:
         """Wait until the default pool has all its warm sandboxes, and return them."""
-        pool = json.loads(await self.kubectl("get", "sbxp", "default", "-n", self.sandboxes, "-o", "json"))
-        wanted = pool["spec"]["replicas"]
+        wanted = (await self.get("sandboxpools", "default"))["spec"]["replicas"]
 
         async def look() -> set[str]:
             warm = await self.warm()

@@ -38,6 +38,9 @@ class Case(ABC):
     async def break_sandbox(self, backend: Backend, name: str) -> None:
         """Let the sandbox's runner end by force from outside."""
 
+    async def is_quick(self) -> None:  # noqa: B027 - only a pod takes long to start
+        """Wait until a claim takes much less than `short`, which begins with it."""
+
 
 class FakeCase(Case):
     def create(self, per_owner: int, *, cold_start: bool = True) -> Backend:
@@ -81,7 +84,13 @@ class KubernetesCase(Case):
         return create_backend("kubernetes", kubernetes=settings)
 
     async def break_sandbox(self, backend: Backend, name: str) -> None:  # noqa: ARG002 - kubectl needs none
-        command = ("kubectl", "delete", "pod", "-n", self.namespace, "-l", f"sandpod.dev/sandbox={name}", "--now")
+        await self._kubectl("delete", "pod", "-l", f"sandpod.dev/sandbox={name}", "--now")
+
+    async def is_quick(self) -> None:
+        await self._kubectl("wait", "sandboxpool/default", "--for=condition=Progressing=false", "--timeout=120s")
+
+    async def _kubectl(self, *arguments: str) -> None:
+        command = ("kubectl", *arguments, "-n", self.namespace)
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
         assert await process.wait() == 0
 

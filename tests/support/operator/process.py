@@ -215,22 +215,19 @@ class Objects:
         ]
         await self.cluster.kubectl("patch", "sbx", name, "-n", self.namespace, "--type=json", "-p", json.dumps(patch))
 
-    async def status(self, name: str, kind: str = "sandbox") -> dict[str, Any]:
+    async def status(self, name: str, kind: str = "sandboxes") -> dict[str, Any]:
         """Return an object's status; empty while it or its status is not there."""
-        out = await self.cluster.kubectl(
-            "get", f"{kind}.v1alpha1.sandpod.dev", name, "-n", self.namespace, "-o", "json", check=False
-        )
-        found: dict[str, Any] = json.loads(out).get("status", {}) if out else {}
+        found: dict[str, Any] = (await self.cluster.get(kind, name)).get("status", {})
         return found
 
     async def condition(self, pool: str, kind: str) -> dict[str, Any]:
         """Return a pool's condition; without reason and words while it is not there."""
-        conditions = (await self.status(pool, "sandboxpool")).get("conditions", [])
+        conditions = (await self.status(pool, "sandboxpools")).get("conditions", [])
         return next((c for c in conditions if c["type"] == kind), {"reason": "", "message": ""})
 
     async def pause_image(self) -> str:
         """Return an image that every node has, of what holds a pod's namespaces: no Python and no runner in it."""
-        nodes = json.loads(await self.cluster.kubectl("get", "nodes", "-o", "json"))["items"]
+        nodes = await self.cluster.items("nodes")
         return next(str(name) for i in nodes[0]["status"]["images"] for name in i["names"] or () if "/pause:" in name)
 
     async def phase(self, name: str, phase: str, *, within: float = 60) -> dict[str, Any]:
@@ -263,10 +260,7 @@ class Objects:
         """Wait until an object is not there any more."""
 
         async def look() -> bool:
-            out = await self.cluster.kubectl(
-                "get", kind, name, "-n", self.namespace, "-o", "name", "--ignore-not-found"
-            )
-            return not out.strip()
+            return not await self.cluster.get(kind, name)
 
         await until(f"{kind} {name} is gone", look, within=within)
 
@@ -274,7 +268,7 @@ class Objects:
         """Wait until a pool has that many warm sandboxes, all ready."""
 
         async def look() -> bool:
-            status = await self.status(pool, "sandboxpool")
+            status = await self.status(pool, "sandboxpools")
             return (status.get("readyReplicas"), status.get("replicas")) == (ready, ready)
 
         await until(f"pool {pool} has {ready} ready", look, within=within)

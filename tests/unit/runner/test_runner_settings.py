@@ -47,7 +47,7 @@ def test_number_that_is_none_is_refused_by_name(value: str) -> None:
         read_settings({"SANDPOD_PROCESSES": value})
 
 
-@pytest.mark.parametrize("value", ["10.0.0.1", ":443", "host:", "host:https"])
+@pytest.mark.parametrize("value", ["10.0.0.1", ":443", "host:", "host:https", "host:0", "host:70000"])
 def test_probe_without_host_or_port_is_refused(value: str) -> None:
     with pytest.raises(SettingsError, match="host:port"):
         read_settings({"SANDPOD_PROBES": value})

@@ -29,7 +29,6 @@ GIVEN_UP: Final = 60.0  # seconds without a request after which an archive makes
 _PIECE: Final = 64 * 1024
 _LEVEL: Final = 1  # the fastest compression: what it gains over the next ones in time it hardly loses in size
 _GZIP: Final = 31
-_BLOCK: Final = tarfile.BLOCKSIZE
 
 
 @dataclass(slots=True)
@@ -50,12 +49,11 @@ class Archives:
     def part(self, fields: dict[str, Any]) -> Reply:
         """Return a part of an archive, from number 0 on; `last` means that it was complete before.
 
-        Raises Refusal: invalid_argument; session_busy: too many are being made; not_found: it was given up, or it is
-        not the next part.
+        Raises Refusal: invalid_argument; session_busy; not_found: it was given up, or this is not the next part.
         """
         name: Any = fields.get("archive")
         number = whole(fields, "part")
-        require(isinstance(name, str) and name, "An archive has a name of its own.")
+        require(isinstance(name, str) and name, "archive must be a name, of one character or more.")
         archive = self._going.pop(name, None)
         if archive is None and number == 0:
             self._make_room()
@@ -92,22 +90,19 @@ def _parts(pieces: Iterator[bytes]) -> Iterator[bytes]:
     yield bytes(part)
 
 
-class _Written:
+class _Written(bytearray):
     """A file to write to, of which what was written is taken."""
 
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-
     def write(self, data: bytes) -> int:
-        self._pieces.append(bytes(data))
+        self.extend(data)
         return len(data)
 
     def flush(self) -> None:
         pass
 
     def take(self) -> bytes:
-        data = b"".join(self._pieces)
-        self._pieces.clear()
+        data = bytes(self)
+        self.clear()
         return data
 
 
@@ -136,8 +131,8 @@ def _add(archive: zipfile.ZipFile, entry: Entry) -> Iterator[None]:
     elif stat.S_ISLNK(mode):
         archive.writestr(member, os.fsencode(os.readlink(entry.name, dir_fd=entry.folder)))
     elif stat.S_ISREG(mode):
-        with _opened(entry) as fd, archive.open(member, "w", force_zip64=True) as file:
-            for data in _content(fd, os.fstat(fd).st_size):
+        with _opened(entry) as (_, content), archive.open(member, "w", force_zip64=True) as file:
+            for data in content:
                 file.write(data)
                 yield
     yield
@@ -145,56 +140,43 @@ def _add(archive: zipfile.ZipFile, entry: Entry) -> Iterator[None]:
 
 def _tar_gz(root: str) -> Iterator[bytes]:
     packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
-    for piece in _tar(root):
-        yield packer.compress(piece)
-    yield packer.flush()
-
-
-def _tar(root: str) -> Iterator[bytes]:
     for entry in Walk(root, public=True, ordered=True):
-        with contextlib.suppress(OSError):  # removed meanwhile, or not readable
-            yield from _entry(entry)
-    yield bytes(2 * _BLOCK)
+        with contextlib.suppress(OSError):  # as above
+            for piece in _blocks(entry):
+                yield packer.compress(piece)
+    yield packer.compress(bytes(2 * tarfile.BLOCKSIZE)) + packer.flush()
 
 
-def _entry(entry: Entry) -> Iterator[bytes]:
-    mode = entry.info.st_mode
+def _blocks(entry: Entry) -> Iterator[bytes]:
+    mode, member = entry.info.st_mode, tarfile.TarInfo(entry.path)
+    member.mtime, member.mode = entry.info.st_mtime, mode & 0o777
     if stat.S_ISREG(mode):
-        yield from _file(entry)
+        with _opened(entry) as (member.size, content):
+            yield member.tobuf()
+            yield from content
+            yield bytes(-member.size % tarfile.BLOCKSIZE)
     elif stat.S_ISDIR(mode):
-        yield _header(entry.path, entry.info, tarfile.DIRTYPE)
+        member.type = tarfile.DIRTYPE
+        yield member.tobuf()
     elif stat.S_ISLNK(mode):
-        yield _header(entry.path, entry.info, tarfile.SYMTYPE, target=os.readlink(entry.name, dir_fd=entry.folder))
+        member.type, member.linkname = tarfile.SYMTYPE, os.readlink(entry.name, dir_fd=entry.folder)
+        yield member.tobuf()
 
 
-def _file(entry: Entry) -> Iterator[bytes]:
-    with _opened(entry) as fd:
+@contextlib.contextmanager
+def _opened(entry: Entry) -> Iterator[tuple[int, Iterator[bytes]]]:
+    """Open a regular file, for its size and as many bytes."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with closing(os.open(entry.name, flags, dir_fd=entry.folder)) as fd:
         info = os.fstat(fd)
-        yield _header(entry.path, info, tarfile.REGTYPE, size=info.st_size)
-        yield from _content(fd, info.st_size)
-        yield bytes(-info.st_size % _BLOCK)
+        if not stat.S_ISREG(info.st_mode):
+            raise OSError(errno.EINVAL, "It is no regular file any more.")
+        yield info.st_size, _content(fd, info.st_size)
 
 
-def _content(fd: int, size: int) -> Iterator[bytes]:
+def _content(fd: int, left: int) -> Iterator[bytes]:
     """Yield as much as was announced, whatever becomes of the file meanwhile: zeros where it has less by then."""
-    left = size
     while left:
         data = os.read(fd, min(_PIECE, left)) or bytes(min(_PIECE, left))
         yield data
         left -= len(data)
-
-
-@contextlib.contextmanager
-def _opened(entry: Entry) -> Iterator[int]:
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with closing(os.open(entry.name, flags, dir_fd=entry.folder)) as fd:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "It is no regular file any more.")
-        yield fd
-
-
-def _header(path: str, info: os.stat_result, kind: bytes, *, size: int = 0, target: str = "") -> bytes:
-    entry = tarfile.TarInfo(path)
-    entry.size, entry.mtime, entry.mode = size, info.st_mtime, info.st_mode & 0o777
-    entry.type, entry.linkname = kind, target
-    return entry.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")

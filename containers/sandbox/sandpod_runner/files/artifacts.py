@@ -1,7 +1,6 @@
 """Artifacts: the files that runs create or change, found by their change times, which no program can set.
 
-The clock is that of file systems, with coarse steps: what changed in the very step in which a run begins is known
-before.
+Their clock has coarse steps: what changed in the very step in which a run begins is known before.
 """
 
 import contextlib
@@ -76,10 +75,7 @@ class Artifacts:
                 _put(self._uploads, path, info.st_ctime_ns)
 
     async def end(self, run: str, mark: Mark) -> Found:
-        """Return what has been created or changed since a mark, by path, and how many more there are.
-
-        It begins in the event loop, since most workspaces are looked through in no time, and goes on in a thread.
-        """
+        """Return what was created or changed since a mark, by path. Where it takes long it goes on in a thread."""
         now = time.clock_gettime_ns(COARSE)
         changes, found = self._changes(mark), []
         deadline = time.monotonic() + _QUICK
@@ -108,9 +104,8 @@ class Artifacts:
         with self._lock:
             order = 0
             if since is not None:
-                known = isinstance(since, str) and since in self._runs
-                require(known, "There is no run of that name, or it was forgotten.", "not_found")
-                order = self._runs[since]
+                order = self._runs.get(since, 0) if isinstance(since, str) else 0
+                require(order, "There is no run of that name, or it was forgotten.", "not_found")
             paths = sorted(path for path, known in self._known.items() if known >= order)
         entries = []
         for path in paths:

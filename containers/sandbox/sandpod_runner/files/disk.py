@@ -1,7 +1,7 @@
 """Notices when the workspace or the room for packages grows over its size on a disk, which no file system prevents.
 
-A folder in memory has a size of its own. One on the node's disk has none: the kubelet looks now and then and evicts the
-whole pod, and the disk may be full by then.
+A folder in memory has its own size limit. One on the node's disk has none: the kubelet looks now and then and evicts
+the whole pod, and the disk may be full by then.
 """
 
 import contextlib
@@ -12,10 +12,10 @@ import stat
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from sandpod_runner.files.workspace import Walk
-from sandpod_runner.limits.memory import in_memory
+from sandpod_runner.limits.memory import MIB, in_memory
 
 _BLOCK: Final = 512
 _LEAST: Final = 1024  # bytes that a file counts at least: its name and its inode take room, be it empty
@@ -25,39 +25,26 @@ _LATEST: Final = 2.0
 _SHARE: Final = 10  # A look may take this part of the time: where there are many files it takes a while
 _LONGEST: Final = 10.0  # seconds that a folder goes uncounted because its file system has lost little
 _SELDOM_SHARE: Final = 50
-_MIB: Final = 2**20
 _WORKSPACE: Final = "the workspace's {} MiB"
-PACKAGES: Final = "the {} MiB that ~/.local may hold"
+_PACKAGES: Final = "the {} MiB that ~/.local may hold"
 
 
 class DiskWatch:
     """Adds up the bytes that a folder holds, of which `limit` are allowed.
 
-    Args:
-        folder: Its path.
-        limit: Bytes.
-        kind: What the folder is, with a gap for the limit.
-        beside: Another folder, perhaps on the same file system, whose files without a name are not this one's.
-        seldom: Count only once the file system has lost what was left here. Of a folder that programs rarely write to.
+    Files without a name below `beside`, perhaps on the same file system, are not this folder's. That of `packages`,
+    which programs rarely write to, is counted only once its file system has lost what was left here.
     """
 
-    def __init__(
-        self,
-        folder: str,
-        limit: int,
-        kind: str = _WORKSPACE,
-        *,
-        beside: str | None = None,
-        seldom: bool = False,
-    ) -> None:
+    def __init__(self, folder: str, limit: int, beside: str | None = None, *, packages: bool = False) -> None:
         self._folder = os.path.realpath(folder)
         self._device = os.stat(folder).st_dev
         self._beside = None if beside is None else f"{os.path.realpath(beside)}/"
-        self._seldom = seldom
-        self._free = self._left = 0
-        self._again = 0.0
+        self._seldom = packages
+        self._floor = 0  # what is free on the file system if this folder has grown to its limit
+        self._steady_until = 0.0
         self.limit = limit
-        self.whole = kind.format(limit // _MIB)
+        self.whole = (_PACKAGES if packages else _WORKSPACE).format(limit // MIB)
         self.due = 0.0  # when to look next, by the monotonic clock
         self._room = 0
         self._lock = threading.Lock()  # uploads come in threads
@@ -78,8 +65,7 @@ class DiskWatch:
 
     def used(self, pids: Iterable[int] = ()) -> int:
         """Return the bytes in use, files without a name that these processes have open included."""
-        total, begin = 0, time.monotonic()
-        free = self._free_bytes() if self._seldom else 0
+        total, begin, free = 0, time.monotonic(), self._free_bytes()
         seen: set[int] = set()
         files = (entry.info for entry in Walk(self._folder, device=self._device))
         for info in itertools.chain(files, *map(self._nameless, pids)):
@@ -89,15 +75,13 @@ class DiskWatch:
                 seen.add(info.st_ino)
             total += max(info.st_blocks * _BLOCK, _LEAST)
         end = time.monotonic()
-        self._free, self._left = free, self.limit - total
-        self._again = end + max(_LONGEST, _SELDOM_SHARE * (end - begin))
+        self._floor = free - (self.limit - total)
+        self._steady_until = end + max(_LONGEST, _SELDOM_SHARE * (end - begin)) if total < self.limit else 0.0
         return total
 
     def is_steady(self) -> bool:
         """Return whether it need not be counted again yet: too little was written to its file system by all."""
-        if not self._seldom or time.monotonic() >= self._again:
-            return False
-        return max(0, self._free - self._free_bytes()) < self._left
+        return self._seldom and time.monotonic() < self._steady_until and self._free_bytes() > self._floor
 
     def pause(self, used: int, cost: float) -> float:
         """Return in how many seconds to look again, after a look that found `used` bytes and took `cost` seconds."""
@@ -120,12 +104,17 @@ class DiskWatch:
 
 
 def find_disk_watch(
-    folder: str | None, limit: int | None, in_memory_anyway: Collection[str] = (), **options: Any
+    folder: str,
+    limit: int | None,
+    in_memory_anyway: Collection[str] = (),
+    beside: str | None = None,
+    *,
+    packages: bool = False,
 ) -> DiskWatch | None:
-    """Return a watch over a folder, with those options, or None where its file system keeps the limit or there is none.
+    """Return a watch over a folder, or None where its file system keeps the limit or there is none.
 
     The files of `in_memory_anyway` are in memory though the mounts may not show it, as under gVisor.
     """
-    if folder is None or limit is None or folder in in_memory_anyway or in_memory(folder):
+    if limit is None or folder in in_memory_anyway or in_memory(folder):
         return None
-    return DiskWatch(folder, limit, **options)
+    return DiskWatch(folder, limit, beside, packages=packages)

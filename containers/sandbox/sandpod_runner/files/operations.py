@@ -1,8 +1,10 @@
 """The file operations of the protocol, confined to the workspace. They know nothing of frames.
 
-They may block on the disk, so they run in a thread; they work on open descriptors that were checked to be inside.
+They may block on the disk, so they run in a thread; they work on open descriptors that were checked to be inside. Files
+that come in parts appear whole: they are written under another name next to their place, and renamed at the end.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -11,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sandpod_runner.files.workspace import Entry, Walk, Workspace, reopen
-from sandpod_runner.ipc.descriptors import closing
+from sandpod_runner.files.disk import DiskWatch
+from sandpod_runner.files.workspace import PARTIAL, Entry, Place, Walk, Workspace, reopen
+from sandpod_runner.ipc.descriptors import closing, write_all
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.fields import flag, require, whole
 from sandpod_runner.protocol.messages import FILE_PART
@@ -20,6 +23,8 @@ from sandpod_runner.protocol.paths import spell
 
 DEFAULT_ENTRIES: Final = 1000
 MAX_ENTRIES: Final = 10_000
+MAX_UPLOADS: Final = 16  # of one stream at a time
+_MAX_FAILED: Final = 1000
 _LISTING_BYTES: Final = 200 * 1024  # A listing is one header: it ends, marked as cut, before it is too large for one
 
 Reply = tuple[dict[str, Any], bytes]  # fields and payload
@@ -164,3 +169,95 @@ def _remove_tree(workspace: Workspace, top: str) -> None:
     for path in reversed(folders):
         with workspace.place(path) as place:
             os.rmdir(place.name, dir_fd=place.folder)
+
+
+@dataclass(slots=True)
+class _Upload:
+    place: Place
+    partial: str
+    fd: int
+    overwrite: bool
+    digest: Any
+    stack: contextlib.ExitStack  # closes the file and the folder
+    size: int = 0
+
+    def finish(self) -> Reply:
+        folder, name = self.place.folder, self.place.name
+        if self.overwrite:
+            os.rename(self.partial, name, src_dir_fd=folder, dst_dir_fd=folder)
+        else:
+            # Unlike a rename, a new link never takes the place of a file that came in the meantime.
+            os.link(self.partial, name, src_dir_fd=folder, dst_dir_fd=folder)
+        return {"size": self.size, "sha256": self.digest.hexdigest()}, b""
+
+
+class Uploads:
+    """The uploads of one stream; what is unfinished when that ends is removed."""
+
+    def __init__(self, workspace: Workspace, disk: DiskWatch | None) -> None:
+        self._workspace = workspace
+        self._disk = disk
+        self._going: dict[int, _Upload] = {}
+        self._failed: dict[int, None] = {}
+
+    def part(self, number: int, fields: dict[str, Any], data: bytes) -> Reply | None:
+        """Take one part of an upload, and return the reply to the last one. Raises Refusal, OSError."""
+        last, abort = flag(fields, "last"), flag(fields, "abort")
+        try:
+            if abort:
+                return {}, b""
+            if number in self._failed:
+                return None  # at an earlier part, which was refused
+            upload = self._going.get(number) or self._begin(number, fields)
+            if self._disk is not None:
+                self._disk.take(len(data))
+            write_all(upload.fd, data)
+            upload.size += len(data)
+            upload.digest.update(data)
+            return upload.finish() if last else None
+        except BaseException:
+            self._fail(number)
+            raise
+        finally:
+            if last or abort:
+                self._drop(number)
+                self._failed.pop(number, None)
+
+    def close(self) -> None:
+        """Remove what is unfinished."""
+        for number in list(self._going):
+            self._drop(number)
+
+    def _begin(self, number: int, fields: dict[str, Any]) -> _Upload:
+        import hashlib  # noqa: PLC0415 - for uploads alone: it brings all of OpenSSL
+
+        while len(self._going) >= MAX_UPLOADS:
+            # Somebody gave up on the oldest. Should its parts still come, they must not begin another file.
+            self._fail(next(iter(self._going)))
+        overwrite = flag(fields, "overwrite")
+        with contextlib.ExitStack() as stack:
+            place = stack.enter_context(self._workspace.place(fields.get("path"), create=True))
+            if place.exists():
+                require(not stat.S_ISDIR(place.stat().st_mode), "There is a folder of that name.", "invalid_path")
+                require(overwrite, "There is a file of that name already.", "file_exists")
+            if self._disk is not None:
+                self._disk.look()
+            partial = f"{PARTIAL}{os.urandom(8).hex()}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            fd = os.open(partial, flags, 0o644, dir_fd=place.folder)
+            stack.callback(os.close, fd)
+            upload = _Upload(place, partial, fd, overwrite, hashlib.sha256(), stack.pop_all())
+        self._going[number] = upload
+        return upload
+
+    def _fail(self, number: int) -> None:
+        self._drop(number)
+        self._failed[number] = None
+        if len(self._failed) > _MAX_FAILED:
+            del self._failed[next(iter(self._failed))]
+
+    def _drop(self, number: int) -> None:
+        upload = self._going.pop(number, None)
+        if upload is not None:
+            with upload.stack, contextlib.suppress(OSError):  # renamed, or removed by a program
+                os.unlink(upload.partial, dir_fd=upload.place.folder)

@@ -6,7 +6,6 @@ In order, since parts of a file come one by one; bounded, by not reading the str
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sandpod_runner.files.artifacts import Artifacts
 from sandpod_runner.files.disk import DiskWatch
-from sandpod_runner.files.operations import Reply, operation
-from sandpod_runner.files.uploads import Uploads
+from sandpod_runner.files.operations import Reply, Uploads, operation
 from sandpod_runner.files.workspace import Workspace
 from sandpod_runner.limits.threads import in_thread
 from sandpod_runner.protocol.errors import Refusal, refusal_of
@@ -55,16 +53,15 @@ class FileServer:
         self._uploads = Uploads(storage.workspace, storage.disk)
         self._answer = answer
         self._hold = hold
-        self._waiting: deque[tuple[int, Frame]] = deque()
+        self._waiting: asyncio.Queue[tuple[int, Frame] | None] = asyncio.Queue()  # None after the last one
         self._bytes = 0
-        self._worker: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
         self._room.set()
-        self._closed = False
+        self._worker: asyncio.Task[None] | None = None
 
     def submit(self, frame: Frame) -> None:
         """Take a `file` frame. Raises Refusal: invalid_argument: It has no id."""
-        self._waiting.append((request_id(frame.header), frame))
+        self._waiting.put_nowait((request_id(frame.header), frame))
         self._bytes += len(frame.payload)
         if self._full():
             self._hold(True)
@@ -80,33 +77,29 @@ class FileServer:
 
     def close(self) -> None:
         """Forget what waits, and remove what is half written, once the request that is being done is done."""
-        self._closed = True
-        self._waiting.clear()
         self._room.set()
-        if self._worker is None:
-            self._worker = asyncio.get_running_loop().create_task(self._work())
+        while not self._waiting.empty():
+            self._waiting.get_nowait()
+        self._waiting.put_nowait(None)
 
     async def _work(self) -> None:
-        while self._waiting:
-            was_full = self._full()
-            number, frame = self._waiting.popleft()
+        while (request := await self._waiting.get()) is not None:
+            number, frame = request
             self._bytes -= len(frame.payload)
             answer = await in_thread(partial(self._do, number, frame.header, frame.payload))
-            if answer is not None and not self._closed:
+            if answer is not None:
                 await self._room.wait()
                 self._answer(number, answer)
-            if was_full and not self._full():
+            if not self._full():
                 self._hold(False)
-        self._worker = None
-        if self._closed:
-            await in_thread(self._uploads.close)
+        await in_thread(self._uploads.close)
 
     def _do(self, number: int, fields: dict[str, Any], payload: bytes) -> Reply | Refusal | None:
+        for name in ("path", "destination"):
+            if isinstance(path := fields.get(name), str):
+                fields[name] = unspell(path)
         try:
-            paths = {
-                name: unspell(path) for name in ("path", "destination") if isinstance(path := fields.get(name), str)
-            }
-            return self._carry_out(number, fields | paths, payload)
+            return self._carry_out(number, fields, payload)
         except Refusal as refusal:
             return refusal
         except OSError as error:
@@ -132,4 +125,4 @@ class FileServer:
         return reply
 
     def _full(self) -> bool:
-        return len(self._waiting) >= MAX_WAITING or self._bytes >= MAX_WAITING_BYTES
+        return self._waiting.qsize() >= MAX_WAITING or self._bytes >= MAX_WAITING_BYTES

@@ -41,11 +41,10 @@ class Place:
 
     def exists(self) -> bool:
         """Return whether the name stands for anything."""
-        try:
+        with contextlib.suppress(FileNotFoundError):
             self.stat()
-        except FileNotFoundError:
-            return False
-        return True
+            return True
+        return False
 
 
 class Workspace:
@@ -71,10 +70,7 @@ class Workspace:
         return normal
 
     def open(self, path: Any) -> int:
-        """Return a descriptor (O_PATH) of the file or folder at the path, which may go through links that stay inside.
-
-        Raises Refusal: invalid_path; OSError: There is none, or it can't be reached.
-        """
+        """Return a descriptor (O_PATH) of what is at a path, links followed. Raises Refusal: invalid_path; OSError."""
         return self._checked(os.open(os.path.join(self.root, self.relative(path)), _O_PATH))
 
     def open_folder(self, path: Any) -> int:
@@ -90,10 +86,7 @@ class Workspace:
         return os.path.join(_location(folder), name).removeprefix(self.root).strip("/")
 
     def folder_path(self, path: Any) -> str:
-        """Return the real path of a folder, which is spelled as in a frame, to start a program in.
-
-        Raises Refusal: invalid_path, also where it is no folder; OSError: There is none.
-        """
+        """Return the real path of a folder, spelled as in a frame. Raises Refusal: invalid_path; OSError."""
         self.restore()
         with closing(self.open_folder(unspell(path) if isinstance(path, str) else path)) as fd:
             return _location(fd)
@@ -106,10 +99,7 @@ class Workspace:
 
     @contextlib.contextmanager
     def place(self, path: Any, *, create: bool = False) -> Iterator[Place]:
-        """Yield the checked folder of a path and the name in it, which may not exist. `create` makes missing folders.
-
-        Raises Refusal: invalid_path, also for the workspace itself; OSError: A folder can't be found or made.
-        """
+        """Yield the checked folder of a path, and the name in it. Raises Refusal: invalid_path; OSError."""
         relative = self.relative(path)
         _require(relative != ".", "That is the workspace itself.")
         parent, name = os.path.split(relative)
@@ -175,7 +165,6 @@ class Walk:
         todo = [self.top]
         while todo:
             where = todo.pop()
-            deeper: list[str] = []
             try:
                 folder = self._open(where)
             except (FileNotFoundError, NotADirectoryError):
@@ -183,27 +172,27 @@ class Walk:
             except OSError as error:
                 self.missed = error
                 continue
+            deeper: list[str] = []
             with closing(folder), os.scandir(folder) as found:
-                yield from self._entries(folder, f"{where}/" if where else "", found, deeper)
+                for each in sorted(found, key=lambda entry: entry.name) if self.ordered else found:
+                    entry = self._entry(folder, f"{where}/{each.name}" if where else each.name, each)
+                    if entry is None:
+                        continue
+                    if not (self.public and entry.name.startswith(PARTIAL)):
+                        yield entry
+                    if self.recursive and entry.is_folder:
+                        deeper.append(entry.path)
             todo += reversed(deeper)
 
-    def _entries(
-        self, folder: int, prefix: str, found: "os._ScandirIterator[str]", deeper: list[str]
-    ) -> Iterator[Entry]:
-        for each in sorted(found, key=lambda entry: entry.name) if self.ordered else found:
-            path = prefix + each.name
-            if self.public and path == HIDDEN:
-                continue
-            try:
-                entry = Entry(path, each.name, folder, each.stat(follow_symlinks=False))
-            except OSError:
-                continue  # removed meanwhile
-            if self.device not in {None, entry.info.st_dev} or (entry.is_folder and each.name in self.skip):
-                continue
-            if not (self.public and each.name.startswith(PARTIAL)):
-                yield entry
-            if self.recursive and entry.is_folder:
-                deeper.append(path)
+    def _entry(self, folder: int, path: str, found: "os.DirEntry[str]") -> Entry | None:
+        if self.public and path == HIDDEN:
+            return None
+        try:
+            entry = Entry(path, found.name, folder, found.stat(follow_symlinks=False))
+        except OSError:
+            return None  # removed meanwhile
+        is_left_out = self.device not in {None, entry.info.st_dev} or (entry.is_folder and found.name in self.skip)
+        return None if is_left_out else entry
 
     def _open(self, where: str) -> int:
         path = os.path.join(self.root, where)
@@ -213,15 +202,14 @@ class Walk:
         return self._checked(os.open(path, os.O_RDONLY | _FOLDER))
 
     def _checked(self, fd: int) -> int:
-        location = _location(fd)
-        if location != self.root and not location.startswith(f"{self.root}/"):
+        if not f"{_location(fd)}/".startswith(f"{self.root}/"):
             os.close(fd)
             raise NotADirectoryError
         return fd
 
 
 def make_usable(folder: str) -> None:
-    """Give the user back the rights over a folder of its own, where a program has taken them away."""
+    """Restore the user's rights over a folder, where a program has taken them away."""
     with contextlib.suppress(OSError):
         mode = stat.S_IMODE(os.stat(folder).st_mode)
         if mode & stat.S_IRWXU != stat.S_IRWXU:

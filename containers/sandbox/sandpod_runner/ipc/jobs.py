@@ -77,14 +77,13 @@ REQUEST = Struct("=q")
 MAX_FDS = 8
 CHANNEL = 4  # the place among the descriptors of what Python code shows things on, or of a context's socket
 
-MARSHAL = 4  # the format of marshal that all Pythons from 3.4 on read: the two sides may be of different versions
-
 
 def write_job(job: Job) -> int:
     """Return the descriptor of a file in memory that holds the job."""
     fd = os.memfd_create("job", os.MFD_CLOEXEC)
     with open(fd, "wb", closefd=False) as file:
-        file.write(marshal.dumps(tuple(vars(job).values()), MARSHAL))
+        # All Pythons from 3.4 on read format 4: the two sides may be of different versions.
+        file.write(marshal.dumps(tuple(vars(job).values()), 4))
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
 

@@ -3,6 +3,7 @@
 What was read may be outdated by the time it is used, so callers look again until nothing is left.
 """
 
+import contextlib
 import os
 import signal
 import time
@@ -20,20 +21,12 @@ _PAGE = os.sysconf("SC_PAGESIZE")
 
 def parents() -> dict[int, int]:
     """Return each process's parent."""
-    found: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            fields = _stat(name)
-            if fields:
-                found[int(name)] = int(fields[_PPID_FIELD])
-    return found
+    pids = filter(str.isdecimal, os.listdir("/proc"))
+    return {int(pid): int(fields[_PPID_FIELD]) for pid in pids if (fields := _stat(pid))}
 
 
 def children(parent: int) -> set[int]:
-    """Return the children of a process, dead ones that were not waited for included.
-
-    Those that another of its threads has started may be missing.
-    """
+    """Return the children of a process, zombies included; those that its other threads started may be missing."""
     try:
         # One small file where the kernel has it. Orphans are given to the first thread.
         with open(f"/proc/{parent}/task/{parent}/children") as file:
@@ -72,17 +65,14 @@ def send(pids: Iterable[int], number: int) -> None:
     """Send a signal to each of these that is still there."""
     for pid in pids:
         if pid > 1:  # 0 and less mean whole groups
-            try:
+            with contextlib.suppress(OSError):
                 os.kill(pid, number)
-            except OSError:
-                continue
 
 
 def end_trees(roots: Iterable[int], *, freeze: bool = False) -> None:
     """Kill the roots and all that descends from them.
 
-    `freeze` stops everything first until nothing new shows up: for trees that grow faster than they are killed. Large
-    trees are stopped first in any case.
+    Large trees, and all with `freeze`, are stopped first until nothing new shows up: they may grow meanwhile.
     """
     roots = set(roots)
     found = trees(roots, parents())
@@ -110,11 +100,9 @@ def written(pids: Iterable[int]) -> int:
 def _sum(pids: Iterable[int], name: str, read: Callable[[str], int]) -> int:
     total = 0
     for pid in pids:
-        try:
-            with open(f"/proc/{pid}/{name}") as file:
-                total += read(file.read())
-        except (OSError, ValueError, IndexError):
-            continue  # gone, or closed to its own user
+        # It may be gone, or closed to its own user.
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/{name}") as file:
+            total += read(file.read())
     return total
 
 

@@ -58,8 +58,8 @@ class _Helper:
         self._poll = select.poll()
         self._held: list[int] = []
         self._guarded = False  # Node takes a signal, until it is answered that it may leave
-        self._interrupts = 0  # of this cell
-        self._signalled = False  # and whether one of them was a signal
+        self._interrupted = False  # this cell
+        self._signalled = False  # by a signal
 
     def run(self) -> int:
         wake, woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -86,9 +86,9 @@ class _Helper:
                 return 0  # and Node ends with this process
 
     def _interrupt(self) -> None:
-        self._interrupts += 1
-        if self._interrupts > 1:
+        if self._interrupted:
             return
+        self._interrupted = True
         if self._guarded:
             self._signal()
         else:
@@ -107,10 +107,9 @@ class _Helper:
         self._let_go()
         cell, self._held = read_job(fds[0]), fds[1:]
         code, base = cell.code.decode("utf-8", "replace"), f"/proc/{os.getpid()}/fd/"
-        what = {"code": code, "args": cell.args, "env": cell.env, "cwd": cell.cwd}
-        how = {"number": number, "base": base, "fds": self._held}
-        self._interrupts, self._signalled = 0, False
-        self._unsent += json.dumps(what | how).encode() + b"\n"
+        what = {"code": code, "args": cell.args, "env": cell.env, "cwd": cell.cwd, "number": number}
+        self._interrupted = self._signalled = False
+        self._unsent += json.dumps({**what, "base": base, "fds": self._held}).encode() + b"\n"
         self._send()
         return True
 
@@ -137,7 +136,7 @@ class _Helper:
         for word in data or b"\n":
             if word == _ENTERED:
                 self._guarded = True
-                if self._interrupts and not self._signalled:
+                if self._interrupted and not self._signalled:
                     self._signal()
             elif word in {_LEAVING, _LEFT}:
                 self._guarded = False

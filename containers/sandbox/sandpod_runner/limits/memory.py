@@ -14,11 +14,11 @@ from sandpod_runner.ipc import process_tree
 
 logger = logging.getLogger(__name__)
 
-_MIB: Final = 1024 * 1024
-_GVISOR: Final = 96 * _MIB
+MIB: Final = 1024 * 1024
+_GVISOR: Final = 96 * MIB
 """What gVisor's own kernel takes, about 35 MiB, and what programs take there until they are ended."""
 _UNLIMITED: Final = 2**60
-_RATE: Final = 4096 * _MIB  # bytes a second that programs may fill at most: how soon the next look must be
+_RATE: Final = 4096 * MIB  # bytes a second that programs may fill at most: how soon the next look must be
 _RESIDENT: Final = ("RssAnon", "RssShmem")
 _INODE: Final = 1024  # bytes that the kernel keeps for a file in memory, be it empty
 _SOONEST: Final = 0.002
@@ -42,15 +42,12 @@ class Watch:
         self.kills = kills
         self._used_over = used
         self._patience = patience
-        self._threshold = limit - max(limit // 20, 24 * _MIB)
+        self._threshold = limit - max(limit // 20, 24 * MIB)
         self._line = self._threshold
         self._blind = False
 
     def rest(self) -> None:
-        """Accept what is used now, while nothing runs.
-
-        Files in memory may fill it almost, and the run that would delete them must not be ended for it.
-        """
+        """Accept what is used now, while nothing runs: the run that would delete files must not be ended for them."""
         used = self._used()
         self._line = max(self._threshold, used + (self.limit - used) // 2)
 

@@ -39,7 +39,7 @@ ends no sandbox."""
 Endpoint = tuple[str, int]  # host, port
 _REACHED: Final = (0, errno.ECONNREFUSED)  # in which a connection to an address that can be reached results
 
-# struct seccomp_notif: id, pid, flags; of its struct seccomp_data number, architecture, place and six arguments.
+# struct seccomp_notif: id, pid, flags; its struct seccomp_data: number, architecture, instruction pointer, arguments.
 _NOTICE: Final = Struct("=QIIiIQ6Q")
 # struct seccomp_notif_resp: id, value, error, flags.
 _ANSWER: Final = Struct("=QqiI")
@@ -151,27 +151,24 @@ class Connects:
         with contextlib.suppress(OSError):  # it was killed meanwhile: nobody waits for the answer
             fcntl.ioctl(fd, _RECEIVE, notice)
             number, pid, _, _, _, _, _, pointer, length, *_ = _NOTICE.unpack(notice)
-            place = None if self._open else read_place(_read_memory(pid, pointer, min(length, _ADDRESS_BYTES)))
-            if place is None or is_own(place[0]):
+            endpoint = None if self._open else read_endpoint(_read_memory(pid, pointer, min(length, _ADDRESS_BYTES)))
+            if endpoint is None or is_own(endpoint[0]):
                 fcntl.ioctl(fd, _SEND, _ANSWER.pack(number, 0, 0, _GO_ON))
             else:
                 fcntl.ioctl(fd, _SEND, _ANSWER.pack(number, 0, -errno.ENETUNREACH, 0))
-                self._look_soon(place)
+                if endpoint not in self._looks and len(self._looks) < AT_ONCE:
+                    self._looks[endpoint] = task = self._loop.create_task(self._look(endpoint))
+                    task.add_done_callback(lambda _: self._looks.pop(endpoint))
 
-    def _look_soon(self, place: Endpoint) -> None:
-        if place not in self._looks and len(self._looks) < AT_ONCE:
-            self._looks[place] = task = self._loop.create_task(self._look(place))
-            task.add_done_callback(lambda _: self._looks.pop(place))
-
-    async def _look(self, place: Endpoint) -> None:
-        with contextlib.suppress(OSError), socket.socket(_family(place[0]), socket.SOCK_STREAM) as sock:
+    async def _look(self, endpoint: Endpoint) -> None:
+        with contextlib.suppress(OSError), socket.socket(_family(endpoint[0]), socket.SOCK_STREAM) as sock:
             sock.setblocking(False)
             with contextlib.suppress(ConnectionRefusedError):  # the packet went out and an answer came back
-                await asyncio.wait_for(self._loop.sock_connect(sock, place), SECONDS)
+                await asyncio.wait_for(self._loop.sock_connect(sock, endpoint), SECONDS)
             self._open = True
 
 
-def read_place(address: bytes) -> Endpoint | None:
+def read_endpoint(address: bytes) -> Endpoint | None:
     """Return the host and port of a socket address, or None where it is of another kind or none at all."""
     family = int.from_bytes(address[:2], sys.byteorder)
     part = _HOST.get(family, slice(0))
@@ -194,8 +191,8 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def _read_memory(pid: int, place: int, size: int) -> bytes:
-    # What can't be read, by whatever a program has put in the place of an address, the kernel will judge by itself.
+def _read_memory(pid: int, address: int, size: int) -> bytes:
+    # What can't be read, by whatever a program has put where an address belongs, the kernel will judge by itself.
     with contextlib.suppress(OSError, OverflowError), open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-        return os.pread(memory.fileno(), size, place)
+        return os.pread(memory.fileno(), size, address)
     return b""

@@ -15,8 +15,8 @@ from sandpod_runner.ipc import process_tree
 from sandpod_runner.ipc.jobs import MESSAGE_SIZE, REQUEST, Exit, Job, Kind, Message, write_job
 from sandpod_runner.limits.network import Connects
 from sandpod_runner.output.stdio_pipes import Pipes, open_pipes
-from sandpod_runner.processes.languages import PACKAGES
-from sandpod_runner.processes.program import FREEZE_AFTER, LostError, Program, Sweeper
+from sandpod_runner.processes.environment import PACKAGES
+from sandpod_runner.processes.program import FREEZE_AFTER, LostError, Program, sweep
 
 logger = logging.getLogger(__name__)
 
@@ -29,29 +29,12 @@ _LATE = 0.5  # seconds that a program which is over has to end
 
 
 @dataclass(slots=True)
-class _Request:
-    """A program that the zygote was asked for and has not reported; its descriptors are kept to ask again."""
-
-    program: Program
-    fds: list[int]
-
-    def close(self) -> None:
-        for fd in set(self.fds):
-            os.close(fd)
-        self.fds = []
-
-    def give_up(self, why: str) -> None:
-        self.close()
-        self.program.fail(why)
-
-
-@dataclass(slots=True)
 class _Zygote:
     """One zygote; after its end `pid` is 0, until another one takes its place and its requests."""
 
     pid: int
     sock: socket.socket
-    pending: dict[int, _Request] = field(default_factory=dict)
+    pending: dict[int, Program] = field(default_factory=dict)
     unread: bool = False  # whether it ended before it had read all that it was asked for
 
 
@@ -75,8 +58,7 @@ class Launcher:
         self._numbers = itertools.count(1)
         self._programs: dict[int, Program] = {}
         self._ends = 0
-        self._sweeper = Sweeper(self._reap, self._strays, lambda: self._ends)
-        self.sweep = self._sweeper.sweep  # ends all that ended programs left
+        self._died = asyncio.Event()  # set whenever a child has ended
         self._closing = False
         self._late_sweep: asyncio.Task[None] | None = None
         self._zygotes: set[int] = set()  # the one that serves, and those that were killed and are not reaped yet
@@ -85,16 +67,16 @@ class Launcher:
 
     def start(self, job: Job, fds: list[int]) -> Program:
         """Have a program started. The descriptors are closed here, even if it can't be. Raises LostError: It can't."""
-        number, request = next(self._numbers), _Request(Program(), fds)
+        number, program = next(self._numbers), Program(fds)
         try:
-            request.fds = [write_job(job), *fds]
-            self._ask(number, request)
+            program.fds = [write_job(job), *fds]
+            self._ask(number, program)
         except OSError as error:
             raise LostError("programs can't be started at the moment") from error
         finally:
             if number not in self._zygote.pending:
-                request.close()
-        return request.program
+                program.close_fds()
+        return program
 
     def start_piped(self, job: Job, *, stdin: bool, shows: bool, gets_job: bool = False) -> tuple[Program, Pipes]:
         """Have a program started with new pipes, and return both. Raises LostError, OSError: It can't be."""
@@ -123,13 +105,17 @@ class Launcher:
         """Read the ends that have been reported but not read yet."""
         self._receive(self._zygote)
 
+    async def sweep(self) -> None:
+        """End all that ended programs left."""
+        await sweep(self._reap, self._strays, lambda: self._ends, self._died)
+
     async def close(self) -> None:
         """End the zygote and everything that came from it."""
         self._closing = True
         self._cut_off(self._zygote)
         self._programs.clear()
-        for request in self._zygote.pending.values():
-            request.give_up("the runner ends")
+        for program in self._zygote.pending.values():
+            program.fail("the runner ends")
         await self.sweep()
         self._loop.remove_signal_handler(signal.SIGCHLD)
 
@@ -157,17 +143,17 @@ class Launcher:
         self._loop.add_reader(ours, self._receive, zygote)
         return zygote
 
-    def _ask(self, number: int, request: _Request) -> None:
+    def _ask(self, number: int, program: Program) -> None:
         """Ask the zygote for a process; where it was killed and nobody has noticed yet, ask the next one."""
         try:
-            socket.send_fds(self._zygote.sock, [REQUEST.pack(number)], request.fds)
+            socket.send_fds(self._zygote.sock, [REQUEST.pack(number)], program.fds)
         except BlockingIOError:
             raise  # it lives, and has more to do than its socket holds
         except OSError:
             self.catch_up()  # what it had done is known before the rest is asked for again
             self._restart()
-            socket.send_fds(self._zygote.sock, [REQUEST.pack(number)], request.fds)
-        self._zygote.pending[number] = request
+            socket.send_fds(self._zygote.sock, [REQUEST.pack(number)], program.fds)
+        self._zygote.pending[number] = program
 
     def _receive(self, zygote: _Zygote) -> None:
         while True:
@@ -195,12 +181,10 @@ class Launcher:
             case Kind.READY:
                 self.ready.set()
             case Kind.FORKED:
-                request = zygote.pending.pop(message.number)
-                request.close()
-                self._programs[message.pid] = request.program
-                request.program.begin(message.pid)
+                self._programs[message.pid] = program = zygote.pending.pop(message.number)
+                program.begin(message.pid)
             case Kind.FAILED:
-                zygote.pending.pop(message.number).give_up(os.strerror(message.status))
+                zygote.pending.pop(message.number).fail(os.strerror(message.status))
             case Kind.EXITED:
                 self._ended(message.pid, Exit(message.status, message.cpu, message.max_rss))
 
@@ -239,7 +223,7 @@ class Launcher:
                 if pid == self._zygote.pid:  # every program may stop it, and none could be started or seen to end
                     process_tree.send([pid], signal.SIGCONT)
                 continue
-            self._sweeper.died.set()
+            self._died.set()
             if pid == self._zygote.pid:
                 self.catch_up()
             self._zygotes.discard(pid)
@@ -264,7 +248,7 @@ class Launcher:
         self._cut_off(zygote)
         if zygote.pending and not (zygote.unread and len(zygote.pending) == 1):
             first = zygote.pending.pop(next(iter(zygote.pending)))
-            first.give_up("the process that starts programs was killed")
+            first.fail("the process that starts programs was killed")
         logger.warning("the process that starts programs has ended; another one is started")
         if self.ready.is_set():
             self._restart()
@@ -282,11 +266,11 @@ class Launcher:
             self._loop.call_later(_RESTART_PAUSE, self._restart)
             return
         lost, self._zygote = self._zygote, zygote
-        for number, request in lost.pending.items():
+        for number, asked in lost.pending.items():
             try:
-                self._ask(number, request)
+                self._ask(number, asked)
             except OSError as error:
-                request.give_up(error.strerror or "")
+                asked.fail(error.strerror or "")
         for pid, program in list(self._programs.items()):
             # Reaped by a zygote that died before it reported that. Others are the runner's children now.
             gone = not program.alive or not process_tree.exists(pid)

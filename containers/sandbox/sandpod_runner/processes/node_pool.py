@@ -12,7 +12,7 @@ from typing import Final
 
 from sandpod_runner.ipc.jobs import Job
 from sandpod_runner.output.stdio_pipes import Pipes
-from sandpod_runner.processes.languages import PACKAGES
+from sandpod_runner.processes.environment import PACKAGES
 from sandpod_runner.processes.launcher import Launcher
 from sandpod_runner.processes.program import LostError, Program
 

@@ -31,8 +31,9 @@ class LostError(Exception):
 class Program:
     """A process that was asked for. `pid` is set first, then `ended`; where there never was one, `pid` is LostError."""
 
-    def __init__(self) -> None:
+    def __init__(self, fds: list[int]) -> None:
         loop = asyncio.get_running_loop()
+        self.fds = fds  # which it is asked for with, kept until it is there to ask again, and closed here
         self.pid: asyncio.Future[int] = loop.create_future()
         self.ended: asyncio.Future[Exit] = loop.create_future()
         self._handle = -1
@@ -77,20 +78,22 @@ class Program:
             await asyncio.wait({over}, timeout=_KILL_WAIT)
 
     def begin(self, pid: int) -> None:
-        """Note the process that it became."""
+        """Record the process that it became."""
+        self.close_fds()
         with contextlib.suppress(OSError):  # it has been reaped already, or this kernel has no such handles
             self._handle = os.pidfd_open(pid)
         if not self.pid.done():
             self.pid.set_result(pid)
 
     def fail(self, why: str) -> None:
-        """Note that there is no process and will be none."""
+        """Record that there is no process and will be none."""
+        self.close_fds()
         if not self.pid.done():
             self.pid.set_exception(LostError(why))
             self.end(Exit(None))
 
     def end(self, how: Exit) -> bool:
-        """Note that the process has ended, and return whether that was known: it may have reported it itself."""
+        """Record that the process has ended, and return whether that was known: it may have reported it itself."""
         handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)
@@ -99,56 +102,53 @@ class Program:
             self.ended.set_result(how)
         return known
 
+    def close_fds(self) -> None:
+        """Close the descriptors that it is asked for with: it is there, or never will be."""
+        for fd in set(self.fds):
+            os.close(fd)
+        self.fds = []
+
     def _end(self, *, freeze: bool) -> None:
         if self.alive:
             process_tree.end_trees([self.pid.result()], freeze=freeze)
 
 
-class Sweeper:
-    """Kills what ended programs leave behind, processes that became the runner's own children, until none is left.
+async def sweep(
+    reap: Callable[[], None],
+    strays: Callable[[], set[int]],
+    ends: Callable[[], int],
+    died: asyncio.Event,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Kill what ended programs leave behind, processes that became the runner's own children, until none is left.
 
-    `reap` waits for all children that have ended, and `strays` returns the processes to end. `ends` returns how many
-    programs have ended so far: each may leave new strays, which is nothing unusual.
+    What is slow to end, in the kernel or without processor time, is left in the end. `reap` waits for all children that
+    have ended, `strays` returns the processes to end, and `died` is set whenever a child has ended. `ends` returns how
+    many programs have ended so far: each may leave new strays, which is nothing unusual.
     """
-
-    def __init__(
-        self,
-        reap: Callable[[], None],
-        strays: Callable[[], set[int]],
-        ends: Callable[[], int],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._reap = reap
-        self._strays = strays
-        self._ends = ends
-        self._clock = clock
-        self.died = asyncio.Event()  # to be set whenever a child has ended
-
-    async def sweep(self) -> None:
-        """End them all. What is slow to end, in the kernel or without processor time, is left in the end."""
-        deadline = self._clock() + SWEEP_SECONDS
-        known: set[int] = set()
-        rounds = growing = 0
-        ends = self._ends()
-        while True:
-            self.died.clear()
-            self._reap()
-            strays = self._strays()
-            if not strays:
-                return
-            left = deadline - self._clock()
-            if left < 0:
-                logger.warning("%d processes of ended programs could not be ended", len(strays))
-                return
-            explained, ends = ends != self._ends(), self._ends()
-            growing = growing + 1 if left < _LAST and strays - known and not explained else 0
-            known |= strays
-            process_tree.end_trees(strays, freeze=rounds >= FREEZE_AFTER)
-            if growing >= _GROWING and os.getpid() == 1:
-                # What keeps forking away from every scan is met by the one signal that the kernel sends to all at
-                # once. It takes the zygote and other runs too; a sandbox that goes on is worth that.
-                logger.warning("a program forks faster than it can be ended: all processes are killed")
-                os.kill(-1, signal.SIGKILL)
-            rounds += 1
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.died.wait(), _WAIT)
+    deadline = clock() + SWEEP_SECONDS
+    known: set[int] = set()
+    rounds = growing = 0
+    ended = ends()
+    while True:
+        died.clear()
+        reap()
+        found = strays()
+        if not found:
+            return
+        left = deadline - clock()
+        if left < 0:
+            logger.warning("%d processes of ended programs could not be ended", len(found))
+            return
+        explained, ended = ended != ends(), ends()
+        growing = growing + 1 if left < _LAST and found - known and not explained else 0
+        known |= found
+        process_tree.end_trees(found, freeze=rounds >= FREEZE_AFTER)
+        if growing >= _GROWING and os.getpid() == 1:
+            # What keeps forking away from every scan is met by the one signal that the kernel sends to all at
+            # once. It takes the zygote and other runs too; a sandbox that goes on is worth that.
+            logger.warning("a program forks faster than it can be ended: all processes are killed")
+            os.kill(-1, signal.SIGKILL)
+        rounds += 1
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(died.wait(), _WAIT)

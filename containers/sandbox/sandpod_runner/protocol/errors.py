@@ -1,7 +1,6 @@
 """The runner's one refusal: a code that callers know and a sentence, sent as an `error` frame.
 
-The codes are those of the API's `ErrorCode`, written again since the runner imports nothing but the standard library; a
-test compares the two.
+The codes are those of the API's `ErrorCode`, which the runner does not import; a test compares the two.
 """
 
 import errno
@@ -52,7 +51,5 @@ class Refusal(Exception):  # noqa: N818 - it is an answer, not a fault
 
 def refusal_of(error: OSError) -> Refusal:
     """Return what an error of the system means to the caller. It names no path outside the workspace."""
-    known = _BY_ERRNO.get(error.errno or 0)
-    if known is None:
-        return Refusal("execution_failed", f"The system refused it: {error.strerror or 'unknown error'}.")
-    return Refusal(*known)
+    message = f"The system refused it: {error.strerror or 'unknown error'}."
+    return Refusal(*_BY_ERRNO.get(error.errno or 0, ("execution_failed", message)))

@@ -56,10 +56,7 @@ class Decoder:
         self.header_size = 0  # bytes of the last frame's header
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Take bytes and yield the frames that they complete.
-
-        Raises FrameError: A length is over its limit or a header is not a JSON object.
-        """
+        """Take bytes and yield the frames that they complete. Raises FrameError: They are none, or over a limit."""
         self._buffer += data
         start = 0
         try:

@@ -19,8 +19,4 @@ def spell(path: str) -> str:
 
 def unspell(text: str) -> str:
     """Return the path that is meant, in the form that Python's file functions take."""
-    return _ESCAPE.sub(lambda found: _character(int(found[1], 16)), text)
-
-
-def _character(byte: int) -> str:
-    return chr(byte if byte < 0x80 else 0xDC00 + byte)  # noqa: PLR2004 - the end of ASCII
+    return _ESCAPE.sub(lambda found: bytes.fromhex(found[1]).decode("ascii", "surrogateescape"), text)

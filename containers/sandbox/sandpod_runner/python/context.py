@@ -16,7 +16,8 @@ from typing import Final
 
 from sandpod_runner.ipc.descriptors import move_away, place
 from sandpod_runner.ipc.jobs import MAX_FDS, REQUEST, Job, Kind, Message, read_job
-from sandpod_runner.python import display_channel, figures, program
+from sandpod_runner.python import figures, program
+from sandpod_runner.python.display_channel import Channel
 from sandpod_runner.python.interpreter import Interpreter
 
 _WITHOUT: Final = "IPython can't be used here, so cells are plain Python: {}\n"
@@ -27,7 +28,7 @@ _HINT: Final = "This cell awaits at its top level: await the coroutine there, in
 
 def serve(job: Job, fd: int) -> int:
     """Run cells until the runner closes its end of the socket."""
-    kind, notice = _interpreter()
+    kind, notice = _interpreter()  # before the workspace is on the path: nothing there is meant to be imported here
     program.set_up(job)
     sys.path[0] = ""
     sys.excepthook = traceback.print_exception  # the interpreter's own may look for lines in files, and a cell is none
@@ -39,22 +40,13 @@ def serve(job: Job, fd: int) -> int:
 
 
 def _interpreter() -> tuple[type[Interpreter], str]:
-    """Return the class that evaluates cells, plain Python where IPython is of no use, and a notice for the first cell.
-
-    Called before the workspace is on the path: what lies there is not meant to be imported from here.
-    """
+    """Return the class that evaluates cells, with IPython where that works, and a notice for the first cell."""
     try:
         from sandpod_runner.python.ipython import IPythonInterpreter  # noqa: PLC0415 - for contexts alone, and not everywhere
     except Exception as error:  # noqa: BLE001 - somebody's library may fail in any way
         missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "IPython"
         return Interpreter, "" if missing else _WITHOUT.format(f"{type(error).__name__}: {error}")
     return IPythonInterpreter, ""
-
-
-def _begin(kind: type[Interpreter]) -> Interpreter:
-    names = vars(program.main_module(""))
-    del names["__file__"], names["__loader__"]
-    return kind(names)
 
 
 class _Context:
@@ -64,9 +56,9 @@ class _Context:
         self._pid = os.getpid()
         self._cells = 0
         try:
-            self._interpreter = _begin(kind)
+            self._interpreter = kind()
         except Exception as error:  # noqa: BLE001 - IPython could not be set up: where nothing can be written, for example
-            self._interpreter, notice = _begin(Interpreter), _WITHOUT.format(f"{type(error).__name__}: {error}")
+            self._interpreter, notice = Interpreter(), _WITHOUT.format(f"{type(error).__name__}: {error}")
         self._notice = notice
 
     def take(self) -> bool:
@@ -80,7 +72,7 @@ class _Context:
         cell = read_job(fds[0])
         place(fds[1:-1])
         self._cwd = cell.cwd or self._cwd
-        channel = display_channel.use(move_away(fds[-1]), self._cwd)
+        channel = Channel.current = Channel(move_away(fds[-1]), self._cwd)
         before, _ = program.usage()
         status = self._interruptible(number, cell, channel)
         channel.close()
@@ -100,7 +92,7 @@ class _Context:
         finally:
             loop.remove_reader(self._sock)
 
-    def _interruptible(self, number: int, cell: Job, channel: display_channel.Channel) -> int:
+    def _interruptible(self, number: int, cell: Job, channel: Channel) -> int:
         status = 1
         try:
             try:
@@ -119,7 +111,7 @@ class _Context:
         program.flush_streams()
         return status
 
-    def _run(self, cell: Job, channel: display_channel.Channel) -> int:
+    def _run(self, cell: Job, channel: Channel) -> int:
         self._cells += 1
         file = f"<cell {self._cells}>"
         try:

@@ -1,26 +1,39 @@
-"""The program's end of the pipe on which it sends what it shows, and that it is over."""
+"""The program's end of the pipe on which it sends what it shows, and that it is over.
+
+Pictures are made to fit into an answer, and kept whole, as pages are, in the workspace. Pillow scales them, which
+libraries that draw bring with them; without it a large picture is kept and not shown.
+"""
 
 from __future__ import annotations
 
 import _thread
 import contextlib
+import io
+import itertools
 import os
-from collections.abc import Mapping
-from typing import Final
+import warnings
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from struct import Struct
+from typing import Any, ClassVar, Final
 
-from sandpod_runner.ipc.display_records import DONE, MAX_KEPT, RECORD, RecordKind
+from sandpod_runner.ipc.display_records import DONE, KEPT_FOLDER, LIMITS, MAX_KEPT, RECORD, RecordKind
 from sandpod_runner.protocol import messages
 from sandpod_runner.protocol.messages import MIME_TYPES
-from sandpod_runner.python import pictures
 
 PICTURES: Final = ("image/png", "image/jpeg")
+MAX_SIDE: Final = 2000  # pixels a side: more is refused by models' APIs where a conversation has many pictures
+_SUFFIXES: Final = {"image/png": "png", "image/jpeg": "jpg", "text/html": "html"}
+_PNG: Final = b"\x89PNG\r\n\x1a\n"
+_SIDES: Final = Struct(">16xII")  # where a PNG has its width and height
+_WORTH: Final = 8  # A PNG this many times too large has noise or photos in it, for which JPEG is the better format
+_STEP: Final = 0.7
 
 
 class Channel:
-    """The writing end, in the process that it belongs to: processes forked from it show nothing.
+    """The writing end of one process: those forked from it show nothing. Files are kept in a folder below `folder`."""
 
-    Pictures that are too large or too many to be sent as they are go into `folder`.
-    """
+    current: ClassVar[Channel]  # of this process
 
     def __init__(self, fd: int, folder: str) -> None:
         self._fd = fd
@@ -38,27 +51,27 @@ class Channel:
 
     def show(self, forms: Mapping[str, bytes]) -> None:
         """Send a display in its forms, by type, and count those as dropped that are too large or too many."""
-        kind, records = RecordKind.DISPLAY, []
-        for each in forms.items():
-            fitted = self._fitted(*each)
-            if fitted is None:
-                continue
-            if self._shown >= messages.MAX_DISPLAYS or len(fitted[1]) > messages.MAX_DISPLAY:
-                self.drop()
-                continue
-            self._shown += 1
-            records.append(_record(kind, *fitted))
-            kind = RecordKind.FORM
-        if records:
-            self._write(b"".join(records))
+        kind, records = RecordKind.DISPLAY, b""
+        for mime, data in forms.items():
+            record = self._record(kind, mime, data)
+            if record:
+                self._shown += 1
+                records += record
+                kind = RecordKind.FORM
+        self._write(records)
 
     def result(self, mime: str, data: bytes) -> None:
         """Send a form of a last value, or count it as dropped where it is too large."""
+        self._write(self._record(RecordKind.RESULT, mime, data))
+
+    def _record(self, kind: RecordKind, mime: str, data: bytes) -> bytes:
         fitted = self._fitted(mime, data)
-        if fitted is not None and len(fitted[1]) > messages.MAX_RESULT:
+        if fitted is None:
+            return b""
+        if len(fitted[1]) > LIMITS[kind] or (kind != RecordKind.RESULT and self._shown >= messages.MAX_DISPLAYS):
             self.drop()
-        elif fitted is not None:
-            self._write(_record(RecordKind.RESULT, *fitted))
+            return b""
+        return _packed(kind, *fitted)
 
     def _fitted(self, mime: str, data: bytes) -> tuple[str, bytes] | None:
         """Return a picture as it is to be sent, if it is; one that is sent smaller or not at all is kept whole.
@@ -72,30 +85,30 @@ class Channel:
             return None
         is_room = self._pictures < messages.MAX_PICTURES and self._shown < messages.MAX_DISPLAYS
         share = self._room // (messages.MAX_PICTURES - self._pictures if self._pictures else 2) if is_room else 0
-        fitted = pictures.fit(mime, data, share) if is_room else None
+        fitted = _fit(mime, data, share) if is_room else None
         if fitted is not None:
             self._pictures += 1
             self._room -= len(fitted[1])
         if fitted != (mime, data):
             if self.keep(mime, data):
-                self._write(_record(RecordKind.KEPT, mime, b""))
+                self._write(_packed(RecordKind.KEPT, mime, b""))
             elif fitted is None:
                 self.drop()
         return fitted
 
     def keep(self, mime: str, data: bytes) -> str:
         """Write a picture or a page into the workspace, and return its path; "" where that can't be done."""
-        path = pictures.keep(self._folder, mime, data) if self.takes_pictures else ""
+        path = _store(self._folder, mime, data) if self.takes_pictures else ""
         self._kept += bool(path)
         return path
 
     def drop(self) -> None:
         """Count one that is not sent."""
-        self._write(_record(RecordKind.DROPPED, MIME_TYPES[0], b""))
+        self._write(_packed(RecordKind.DROPPED, MIME_TYPES[0], b""))
 
     def done(self, code: int, cpu: float, max_rss: int) -> None:
         """Report that the program is over, and send nothing more. `cpu` is in seconds, `max_rss` in bytes."""
-        self._write(_record(RecordKind.DONE, MIME_TYPES[0], DONE.pack(code, cpu, max_rss)))
+        self._write(_packed(RecordKind.DONE, MIME_TYPES[0], DONE.pack(code, cpu, max_rss)))
         self.close()
 
     def close(self) -> None:
@@ -107,7 +120,7 @@ class Channel:
     def _write(self, records: bytes) -> None:
         with self._lock:
             # A program may close descriptors that it does not know, and open others in their place.
-            if self._fd < 0 or os.getpid() != self._owner or _identity(self._fd) != self._same:
+            if not records or self._fd < 0 or os.getpid() != self._owner or _identity(self._fd) != self._same:
                 return
             left = memoryview(records)
             try:
@@ -120,7 +133,7 @@ class Channel:
                     self.close()
 
 
-def _record(kind: RecordKind, mime: str, data: bytes) -> bytes:
+def _packed(kind: RecordKind, mime: str, data: bytes) -> bytes:
     return RECORD.pack(kind, MIME_TYPES.index(mime), len(data)) + data
 
 
@@ -131,15 +144,60 @@ def _identity(fd: int) -> tuple[int, int] | None:
     return None
 
 
-_current = [Channel(-1, "")]  # on which nothing is sent
+def _fit(mime: str, data: bytes, most: int) -> tuple[str, bytes] | None:
+    """Return type and bytes of a picture, scaled down to MAX_SIDE and `most` bytes; None where it can't be."""
+    if len(data) <= most and not _has_long_side(mime, data):
+        return mime, data
+    with warnings.catch_warnings(), contextlib.suppress(Exception):
+        warnings.simplefilter("ignore")  # of its size
+        library = import_module("PIL.Image")
+        picture = library.open(io.BytesIO(data)).convert("RGBA")
+        picture.thumbnail((MAX_SIDE, MAX_SIDE))
+        if mime == "image/png" and len(data) <= _WORTH * most and len(found := saved(picture.save, "PNG")) <= most:
+            return mime, found
+        paper = library.new("RGB", picture.size, "white")
+        paper.paste(picture, mask=picture.getchannel("A"))
+        while most > 0 and min(paper.size) > 1:
+            found = saved(paper.save, "JPEG")
+            if len(found) <= most:
+                return "image/jpeg", found
+            paper.thumbnail([int(side * _STEP) for side in paper.size])
+    return None
 
 
-def use(fd: int, folder: str) -> Channel:
-    """Make this the channel of this process, and return it."""
-    _current[:] = [Channel(fd, folder)]
-    return _current[0]
+def _store(folder: str, mime: str, data: bytes) -> str:
+    """Write a picture into a folder below this one, and return its path from here; "" where that can't be done."""
+    with contextlib.suppress(OSError):
+        os.makedirs(os.path.join(folder, KEPT_FOLDER), exist_ok=True)
+        for number in itertools.count(len(os.listdir(os.path.join(folder, KEPT_FOLDER))) + 1):
+            name = f"{KEPT_FOLDER}/picture-{number:03}.{_SUFFIXES[mime]}"
+            try:
+                file = open(os.path.join(folder, name), "xb")  # noqa: SIM115 - closed below
+            except FileExistsError:
+                continue
+            try:
+                with file:
+                    file.write(data)
+            except OSError:
+                os.unlink(file.name)  # half of it is of no use
+                raise
+            return name
+    return ""
 
 
-def current() -> Channel:
-    """Return the channel of this process."""
-    return _current[0]
+def _has_long_side(mime: str, data: bytes) -> bool:
+    if mime == "image/png":
+        return data.startswith(_PNG) and len(data) >= _SIDES.size and max(_SIDES.unpack_from(data)) > MAX_SIDE
+    with contextlib.suppress(Exception):
+        return bool(max(import_module("PIL.Image").open(io.BytesIO(data)).size) > MAX_SIDE)
+    return False
+
+
+def saved(save: Callable[..., Any], *args: Any, **options: Any) -> bytes:
+    """Return what a function writes that takes a file and these arguments."""
+    data = io.BytesIO()
+    save(data, *args, **options)
+    return data.getvalue()
+
+
+Channel.current = Channel(-1, "")  # on which nothing is sent

@@ -10,18 +10,14 @@ import sys
 from importlib import import_module
 from typing import Any, Final
 
-from sandpod_runner.python import display_channel
-from sandpod_runner.python.pictures import saved
+from sandpod_runner.python.display_channel import Channel, saved
 
 _MARK: Final = "_sandpod_shown"
 _PYLAB: Final = "matplotlib._pylab_helpers"
 
 
 def adopt_matplotlib(module: Any) -> None:
-    """Make figures come to the runner; called with `matplotlib.backend_bases` when it has just been imported.
-
-    It is the base of the backends without windows, so it makes no difference which of them a program chooses.
-    """
+    """Make figures come to the runner, with any backend without windows: called with `matplotlib.backend_bases`."""
     manager = module.FigureManagerBase
     destroy = manager.destroy
 
@@ -51,7 +47,7 @@ def adopt_pil(module: Any) -> None:
     class Viewer(module.Viewer):  # type: ignore[misc]  # known at run time only
         def show(self, image: Any, **_: Any) -> bool:
             drawn = image if image.mode in {"1", "L", "LA", "P", "RGB", "RGBA"} else image.convert("RGB")
-            display_channel.current().show({"image/png": saved(drawn.save, "PNG")})
+            Channel.current.show({"image/png": saved(drawn.save, "PNG")})
             return True
 
     module.register(Viewer, 0)
@@ -62,7 +58,7 @@ def adopt_plotly(module: Any) -> None:
 
     class Renderer(module.ExternalRenderer):  # type: ignore[misc]  # known at run time only
         def render(self, figure: Any) -> None:
-            display_channel.current().show(plotly_forms(figure))
+            Channel.current.show(plotly_forms(figure))
 
     module.renderers["sandpod"] = Renderer()
     module.renderers.default = "sandpod"
@@ -77,7 +73,7 @@ def plotly_forms(figure: Any) -> dict[str, bytes]:
     library = import_module("plotly.io")  # which figures themselves do not need
     # The page fetches plotly.js itself, which has several megabytes.
     page = library.to_html(figure, include_plotlyjs="cdn", validate=False).encode(errors="replace")
-    path = display_channel.current().keep("text/html", page)
+    path = Channel.current.keep("text/html", page)
     if isinstance(figure, dict):
         types = [trace.get("type", "scatter") for trace in figure.get("data", ())]
     else:
@@ -105,20 +101,20 @@ def forget_open() -> None:
 
 def show_one(figure: Any) -> bool:
     """Send a figure now if it is an open one, close it, and return whether it was."""
-    for manager in _managers():
-        if manager.canvas.figure is figure:
-            _show(manager)
-            return True
-    return False
+    manager = _manager(figure)
+    if manager is not None:
+        _show(manager)
+    return manager is not None
 
 
-def is_open(figure: Any) -> bool:
-    """Return whether this is a figure that will come by itself."""
-    return any(manager.canvas.figure is figure for manager in _managers())
+def closed_form(value: Any) -> dict[str, bytes]:
+    """Return a matplotlib figure as PNG; nothing for one that is open, which comes by itself, and for other values."""
+    library = sys.modules.get("matplotlib.figure")
+    is_closed = library and isinstance(value, library.Figure) and _manager(value) is None
+    return {"image/png": _draw(value)} if is_closed else {}
 
 
-def draw(figure: Any) -> bytes:
-    """Return a matplotlib figure as PNG."""
+def _draw(figure: Any) -> bytes:
     return saved(figure.savefig, format="png", bbox_inches="tight")
 
 
@@ -142,11 +138,15 @@ def _managers() -> list[Any]:
     return sorted(pylab.Gcf.get_all_fig_managers(), key=lambda manager: manager.num) if pylab else []
 
 
+def _manager(figure: Any) -> Any:
+    return next((each for each in _managers() if each.canvas.figure is figure), None)
+
+
 def _send(figure: Any) -> None:
-    channel = display_channel.current()
+    channel = Channel.current
     if not (figure.axes or figure.lines or figure.texts or figure.images or figure.patches):
         return  # an empty figure is what is left when a program asks for one and draws nothing
     if channel.takes_pictures:
-        channel.show({"image/png": draw(figure)})
+        channel.show({"image/png": _draw(figure)})
     else:
         channel.drop()

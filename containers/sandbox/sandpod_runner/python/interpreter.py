@@ -1,11 +1,7 @@
-"""Evaluates the cells of a context in plain Python: variables stay, and a last expression's value comes back.
-
-It is also the base of the interpreter that runs where the image has IPython: what is here is the contract of both.
-"""
+"""Evaluates the cells of a context in plain Python, and is the base of the interpreter that uses IPython."""
 
 from __future__ import annotations
 
-import _ast
 import ast
 import contextlib
 import linecache
@@ -15,17 +11,18 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from sandpod_runner.python import rich
-from sandpod_runner.python.program import CO_COROUTINE, compiled
+from sandpod_runner.python.program import CO_COROUTINE, compiled, main_module
 
 if TYPE_CHECKING:
     import asyncio
 
 
 class Interpreter:
-    """One context's evaluator. The names are those of the module `__main__`."""
+    """One context's evaluator. The names are those of a new module `__main__`."""
 
-    def __init__(self, names: dict[str, Any]) -> None:
-        self.names = names
+    def __init__(self) -> None:
+        self.names = vars(main_module(""))
+        del self.names["__file__"], self.names["__loader__"]
         self._loop: asyncio.Runner | OldRunner | None = None
 
     def run(self, source: bytes, file: str) -> Any:
@@ -103,7 +100,7 @@ class OldRunner:
 
 def parse(source: bytes | str, file: str) -> Any:
     """Return the syntax tree of Python code that may await at its top level."""
-    return compiled(source, file, flags=_ast.PyCF_ONLY_AST)
+    return compiled(source, file, flags=ast.PyCF_ONLY_AST)
 
 
 def _has_value(tree: Any, text: str) -> bool:

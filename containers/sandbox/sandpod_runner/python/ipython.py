@@ -7,6 +7,7 @@ interrupts are the same in both; what is no Python is translated by IPython firs
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -40,22 +41,16 @@ class _Formatter(DisplayFormatter):
 
     def format(self, obj: Any, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         found = rich.shown(obj, self.registered(obj))
-        wanted = {
-            mime: data
-            for mime, data in found.items()
-            if (not include or mime in include) and (not exclude or mime not in exclude)
-        }
-        return wanted, {}
+        wanted = set(include or found) - set(exclude or ())
+        return {mime: data for mime, data in found.items() if mime in wanted}, {}
 
     def registered(self, obj: Any) -> dict[str, Any]:
         """Return the forms that come of functions which a program has registered for the object's type."""
         found = {}
         for mime, formatter in self.formatters.items():
             if mime != "text/plain":  # which is `repr`, as everywhere
-                try:
+                with contextlib.suppress(Exception):  # there is none, or it can't: that leaves the others
                     found[mime] = formatter.lookup(obj)(obj)
-                except Exception:  # noqa: BLE001, S112 - there is none, or it can't: that leaves the others
-                    continue
         return found
 
 
@@ -101,15 +96,12 @@ class _Shell(InteractiveShell):
     def showsyntaxerror(self, *_: Any, **__: Any) -> None:
         self.showtraceback()
 
-    def _showtraceback(self, etype: Any, evalue: Any, *_: Any) -> None:
-        traceback.print_exception(etype, evalue, evalue.__traceback__)
-
 
 class IPythonInterpreter(interpreter.Interpreter):
     """Evaluates cells in an IPython shell's namespace."""
 
-    def __init__(self, names: dict[str, Any]) -> None:
-        super().__init__(names)
+    def __init__(self) -> None:
+        super().__init__()
         config = Config()
         config.HistoryManager.enabled = False
         config.HistoryManager.hist_file = ":memory:"
@@ -149,10 +141,7 @@ class IPythonInterpreter(interpreter.Interpreter):
         return result.result
 
     def parse(self, source: bytes, file: str) -> tuple[Any, str]:
-        """Return the syntax tree of a cell: of its own text where that is Python, else of what it stands for.
-
-        The transformations that extensions have registered are applied to it.
-        """
+        """Return the syntax tree of a cell, transformed as extensions ask, and the text that its lines are of."""
         tree, text = None, source.decode("utf-8", "replace")
         try:
             if not self._shell.input_transformers_post:

@@ -55,7 +55,7 @@ def run(job: Job) -> int:
 
 
 def reseed() -> None:
-    """Give a forked process random numbers of its own. `random` sees to that itself, numpy does not."""
+    """Give a forked process its own random numbers. `random` sees to that itself, numpy does not."""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
@@ -210,25 +210,21 @@ def flush_streams() -> bool:
 
 def _is_regular(file: Any) -> bool:
     # Anything else may block, and for ever where a thread holds it.
-    try:
+    with contextlib.suppress(Exception):  # closed, detached, or on top of something without a descriptor
         return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-    except Exception:  # noqa: BLE001 - closed, detached, or on top of something without a descriptor
-        return False
+    return False
 
 
 def _flush(file: Any) -> bool:
-    try:
+    with contextlib.suppress(Exception):  # any object may stand in for a stream
         file.flush()
-    except Exception:  # noqa: BLE001 - any object may stand in for a stream
-        return False
-    return True
+        return True
+    return False
 
 
 def _own_modules(last: str, cwd: str) -> list[types.ModuleType]:
-    """Return the program's own modules, the newest first: what was imported after `last`, from its working directory.
-
-    Only that is touched: a page of memory is copied for each object that is looked at, and there are thousands.
-    """
+    """Return the program's own modules, newest first: what was imported after `last`, from its working directory."""
+    # Only that is touched: a page of memory is copied for each object that is looked at, and there are thousands.
     names = itertools.takewhile(lambda name: name != last, reversed(sys.modules))
     found = (sys.modules[name] for name in list(names))
     modules = [module for module in found if issubclass(type(module), types.ModuleType)]

@@ -12,18 +12,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from sandpod_runner.protocol.messages import MAX_RESULT, MIME_TYPES
-from sandpod_runner.python import display_channel, figures
+from sandpod_runner.python import figures
+from sandpod_runner.python.display_channel import PICTURES, Channel
 
 _METHODS: Final = {f"_repr_{re.split('[/+]', mime)[1]}_": mime for mime in MIME_TYPES if mime != "text/plain"}
 """The method for each form, as `_repr_svg_` for `image/svg+xml`."""
-_INSTEAD_OF_TEXT: Final = (*display_channel.PICTURES, "image/svg+xml", "application/json")
+_INSTEAD_OF_TEXT: Final = (*PICTURES, "image/svg+xml", "application/json")
 
 _SAYS_NOTHING: Final = re.compile(rb"<[\w.]+ object( at 0x[0-9a-f]+)?>")
 
 
 def display(*values: Any, raw: bool = False, **_: Any) -> None:
     """Show values to whoever runs the program; with `raw` they are dictionaries of forms by type."""
-    channel = display_channel.current()
+    channel = Channel.current
     for value in values:
         channel.show(bundle(value) if raw else shown(value))
 
@@ -46,12 +47,9 @@ def adopt_ipython(module: Any) -> None:
 
 
 def shown(value: Any, registered: Mapping[str, Any] | None = None) -> dict[str, bytes]:
-    """Return the forms in which a value is displayed: text only where there is no picture or data in place of it.
-
-    There are none for a figure that is open: it is shown at once, and not again at the end.
-    """
+    """Return the forms in which a value is displayed: text only where there is no picture or data in place of it."""
     if figures.show_one(value):
-        return {}
+        return {}  # an open figure, which was sent now and does not come again at the end
     found = dict(forms(value, registered))
     says_nothing = len(found) > 1 and _SAYS_NOTHING.fullmatch(found["text/plain"])
     if says_nothing or any(mime in found for mime in _INSTEAD_OF_TEXT):
@@ -62,7 +60,8 @@ def shown(value: Any, registered: Mapping[str, Any] | None = None) -> dict[str, 
 def bundle(content: Any) -> dict[str, bytes]:
     """Return what is of use in a dictionary of forms by type."""
     items = content.items() if isinstance(content, dict) else ()
-    return {mime: data for mime, each in items if mime in MIME_TYPES for _, data in _encoded(mime, each)}
+    found = {mime: _encoded(mime, each) for mime, each in items if mime in MIME_TYPES}
+    return {mime: data for mime, data in found.items() if data is not None}
 
 
 def forms(value: Any, registered: Mapping[str, Any] | None = None) -> Iterator[tuple[str, bytes]]:
@@ -74,16 +73,13 @@ def forms(value: Any, registered: Mapping[str, Any] | None = None) -> Iterator[t
     yield "text/plain", _plain(repr(value))
     if isinstance(value, type):
         return  # what it can do, its instances can
-    found = dict(_figure(value))
-    if not found:
-        found |= bundle({mime: data for mime, data in (registered or {}).items() if mime != "text/plain"})
-    content = bundle(_call(value, "_repr_mimebundle_"))
-    found |= {mime: data for mime, data in content.items() if mime not in found and mime != "text/plain"}
-    for name, mime in _METHODS.items():
-        if mime not in found:
-            found.update(_encoded(mime, _call(value, name)))
+    found = figures.closed_form(value) or bundle(registered)
+    for mime, data in bundle(_call(value, "_repr_mimebundle_")).items():
+        found.setdefault(mime, data)
+    found |= bundle({mime: _call(value, name) for name, mime in _METHODS.items() if mime not in found})
     if "image/png" in found:
         found.pop("image/jpeg", None)
+    found.pop("text/plain", None)
     yield from found.items()
 
 
@@ -93,13 +89,6 @@ def _plain(text: str) -> bytes:
         return data
     note = f"... ({len(data)} bytes in all)".encode()
     return data[: MAX_RESULT - len(note)].decode("utf-8", "ignore").encode() + note
-
-
-def _figure(value: Any) -> Iterator[tuple[str, bytes]]:
-    library = sys.modules.get("matplotlib.figure")
-    # One that is open comes as a display of this cell.
-    if library and isinstance(value, library.Figure) and not figures.is_open(value):
-        yield "image/png", figures.draw(value)
 
 
 def _call(value: Any, name: str) -> Any:
@@ -113,17 +102,15 @@ def _call(value: Any, name: str) -> Any:
     return None
 
 
-def _encoded(mime: str, content: Any) -> Iterator[tuple[str, bytes]]:
+def _encoded(mime: str, content: Any) -> bytes | None:
     with contextlib.suppress(ValueError, TypeError, RecursionError):
-        if content is None:
-            return
-        if isinstance(content, bytes):
-            yield mime, content
-        elif mime == "application/json":
-            yield mime, json.dumps(content, allow_nan=False).encode()
-        elif isinstance(content, str):
-            binary = mime in display_channel.PICTURES
-            yield mime, base64.b64decode(content) if binary else content.encode("utf-8", "backslashreplace")
+        if content is None or isinstance(content, bytes):
+            return content
+        if mime == "application/json":
+            return json.dumps(content, allow_nan=False).encode()
+        if isinstance(content, str):
+            return base64.b64decode(content) if mime in PICTURES else content.encode("utf-8", "backslashreplace")
+    return None
 
 
 def _has_shell() -> bool:

@@ -1,4 +1,4 @@
-"""The contexts of the sandbox, whose turn it is in each, and their processes.
+"""The contexts of the sandbox and their processes.
 
 A process is given one cell after the other, and reports, untrusted, when each begins and ends.
 """
@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sandpod_runner.ipc import process_tree
+from sandpod_runner.ipc.descriptors import closing
 from sandpod_runner.ipc.jobs import MESSAGE_SIZE, REQUEST, Exit, Job, Kind, Message, write_job
 from sandpod_runner.output.stdio_pipes import PipeReader, forget
 from sandpod_runner.processes.launcher import Launcher
@@ -59,16 +60,13 @@ class ContextProcess:
         self._numbers = itertools.count(1)
         self._cell: Cell | None = None
         self._left: list[PipeReader] = []
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        except OSError:
-            os.close(null)
-            raise
-        try:
+            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             self.program = launcher.start(replace(base, cwd=cwd, context=True), [null, null, null, theirs.detach()])
-        except LostError:
+        except (LostError, OSError):
             self._sock.close()
+            theirs.close()
             raise
         self._sock.setblocking(False)
         self._loop.add_reader(self._sock, self._receive)
@@ -84,11 +82,8 @@ class ContextProcess:
         before = set[int]().union(*map(process_tree.children, own)) - own
         begun, ended = self._loop.create_future(), self._loop.create_future()
         self._cell = cell = Cell(self, number, begun, ended, before, process_tree.now())
-        job_fd = write_job(job)
-        try:
+        with closing(write_job(job)) as job_fd:
             socket.send_fds(self._sock, [REQUEST.pack(number)], [job_fd, *fds])
-        finally:
-            os.close(job_fd)
         return cell
 
     def keep_reading(self, pipes: list[PipeReader]) -> None:
@@ -103,15 +98,15 @@ class ContextProcess:
         self._left = left[:most]
 
     def close(self, how: Exit) -> None:
-        """Note that it has ended, or is ignored from now on."""
+        """Record that it has ended, or is ignored from now on."""
         if not self._open:
             return
         cell = self._cell
-        if cell is not None and not cell.ended.done():
+        if cell is not None:
             for _ in range(_MESSAGES):
                 self._receive()
-        if cell is not None and not cell.ended.done():
-            cell.ended.set_result((how, True))
+            if not cell.ended.done():
+                cell.ended.set_result((how, True))
         self._loop.remove_reader(self._sock)
         self._sock.close()
         for pipe in self._left:
@@ -159,7 +154,7 @@ class Context:
         self.name = name
         self.language = language
         self.started = time.time()
-        self.turn = asyncio.Lock()
+        self.lock = asyncio.Lock()  # held by the cell that runs
         self.waiting = 0
         self.lost: str | None = None  # why what it held is gone, until a cell has reported it
         self.process: ContextProcess | None = None
@@ -169,7 +164,7 @@ class Context:
     @property
     def state(self) -> str:
         """What it is doing: idle, busy or lost."""
-        return "busy" if self.turn.locked() else "lost" if self.lost else "idle"
+        return "busy" if self.lock.locked() else "lost" if self.lost else "idle"
 
     @property
     def stopped(self) -> bool:
@@ -179,7 +174,7 @@ class Context:
     @property
     def empty(self) -> bool:
         """Whether nothing would be missed if it were forgotten."""
-        return self.process is None and not self.turn.locked() and not self.waiting
+        return self.process is None and not self.lock.locked() and not self.waiting
 
     def send(self, job: Job, fds: list[int], *, cwd: str) -> Cell:
         """Send a cell to the process, or a new one that begins in `cwd`. Raises LostError: It can't be started."""
@@ -231,10 +226,7 @@ class Contexts:
         self._contexts: dict[str, Context] = {}
 
     def place(self, name: str, language: str) -> Context:
-        """Return the context of that name, a new one if there was none, for one more cell.
-
-        Raises Refusal: session_busy: too many cells or contexts; invalid_argument: it is of another language.
-        """
+        """Return the context of that name for one more cell. Raises Refusal: Too many, or of another language."""
         context = self._contexts.get(name)
         if context is not None and context.language != language:
             if not context.empty:
@@ -244,7 +236,11 @@ class Contexts:
             context = None
         if context is None:
             if len(self._contexts) >= MAX_CONTEXTS:
-                self._make_room()
+                spare = next((name for name, each in self._contexts.items() if each.empty), None)
+                if spare is None:
+                    most = f"The sandbox has {MAX_CONTEXTS} contexts, which is the most"
+                    raise Refusal("session_busy", f"{most}: restart one that is not needed any more.")
+                del self._contexts[spare]
             context = self._contexts[name] = Context(name, language, self._launcher, self._bases[language])
         if context.waiting >= MAX_CELLS:
             raise Refusal("session_busy", f"{MAX_CELLS} cells already wait for this context, which is the maximum.")
@@ -269,10 +265,3 @@ class Contexts:
             for context in self._contexts.values()
             if context.lost or not context.empty
         ]
-
-    def _make_room(self) -> None:
-        spare = next((name for name, context in self._contexts.items() if context.empty), None)
-        if spare is None:
-            most = f"The sandbox has {MAX_CONTEXTS} contexts, which is the most"
-            raise Refusal("session_busy", f"{most}: restart one that is not needed any more.")
-        del self._contexts[spare]

@@ -15,13 +15,13 @@ from typing import Any, Final
 from sandpod_runner.ipc import process_tree
 from sandpod_runner.ipc.jobs import Exit, Job
 from sandpod_runner.output.stdio_pipes import Pipes, open_pipes
-from sandpod_runner.processes.languages import Languages
+from sandpod_runner.processes.environment import FILE, Languages
 from sandpod_runner.processes.program import KILL_ROUNDS, LostError, Program
 from sandpod_runner.protocol.messages import STOP_GRACE
 from sandpod_runner.runs.context import Cell, Context
-from sandpod_runner.runs.outcome import Stop
-from sandpod_runner.runs.request import MAX_TEXT, RunRequest
-from sandpod_runner.runs.run import START_SECONDS, Ending, Run
+from sandpod_runner.runs.delivery import Delivery
+from sandpod_runner.runs.request import MAX_TEXT, RunRequest, Stop
+from sandpod_runner.runs.run import START_SECONDS, Run, Toolbox
 
 _PATIENCE: Final = 3.0
 """Seconds from the second interrupt, which all that the cell has started gets too, to the end of a context that does
@@ -33,66 +33,64 @@ _TRIES: Final = 2
 _LOST: Final = "The context's process has ended: its variables are lost, and its next cell begins anew."
 
 
-class FreshProcess:
-    """The process of one run, which is asked for at once. Raises Refusal: The code can't be put into a file."""
+class FreshProcess(Run):
+    """A run in a process of its own, asked for at once. Raises Refusal: The code can't be put into a file."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, request: RunRequest, delivery: Delivery, toolbox: Toolbox, cwd: str) -> None:
+        super().__init__(request, delivery, toolbox, cwd)
         self._begin = time.monotonic()
         # All but a command that fits into an argument must lie in a file.
-        name, language, code = run.request.run, run.request.language, run.request.code
-        in_file = language != "shell" or len(code) >= MAX_TEXT
-        self._file = run.toolbox.code.write(name, language, code) if in_file else ""
+        in_file = request.language != "shell" or len(request.code) >= MAX_TEXT
+        self._file = toolbox.code.write(request.run, request.language, request.code) if in_file else ""
         try:
             self._program, self._pipes = self._launch()
         except (LostError, OSError) as error:
-            self._program, self._pipes = Program(), Pipes()
+            self._program, self._pipes = Program([]), Pipes()
             self._program.fail(str(error))
 
-    async def follow(self) -> Ending:
+    async def follow(self) -> None:
         """See the program through to its end, of which nothing is left alive."""
         try:
-            return await self._follow()
+            await self._follow()
         except LostError as error:
-            return Ending(fault=f"The program could not be started: {error}.")
+            self.fault = f"The program could not be started: {error}."
         finally:
             if self._file:
-                self._run.toolbox.code.remove(self._file)
+                self.toolbox.code.remove(self._file)
 
-    async def _follow(self) -> Ending:
-        run, program = self._run, self._program
-        run.pid = await run.started(program)
+    async def _follow(self) -> None:
+        program = self._program
+        self.pid = await self.started(program)
         begin, used = self._begin, 0.0  # from before its launch: it may run before that is reported
         if self._pipes.job is not None:
             begin = time.monotonic()
-            used = process_tree.processor_seconds(run.pid)  # by its start, which is no part of the run
-            env = run.toolbox.base.env | run.request.env
-            job = {"file": self._file, "cwd": run.cwd, "args": run.request.args, "env": env}
+            used = process_tree.processor_seconds(self.pid)  # by its start, which is no part of the run
+            env = self.toolbox.base.env | self.request.env
+            job = {"file": self._file, "cwd": self.cwd, "args": self.request.args, "env": env}
             # Surrogates can't be UTF-8; Node gets what the bytes look like.
             self._pipes.job.feed(json.dumps(job).encode())
             self._pipes.job.end()
-        if not await run.over(program.ended):
-            if run.stopping.result().gentle:
+        if not await self.over(program.ended):
+            if self.stopping.result().gentle:
                 program.signal(signal.SIGTERM)
                 await asyncio.wait({program.ended}, timeout=STOP_GRACE)
             await program.kill()
         ended = program.ended.done()
         how, fault = (program.ended.result(), None) if ended else (Exit(None), "Its process could not be ended.")
         spent = time.monotonic() - begin
-        await run.toolbox.launcher.sweep()
-        for pipe in run.streams.release():
+        await self.toolbox.launcher.sweep()
+        for pipe in self.streams.release():
             pipe.close()
-        return Ending(replace(how, cpu=max(0.0, how.cpu - used)), fault, seconds=spent)
+        self.how, self.fault, self.seconds = replace(how, cpu=max(0.0, how.cpu - used)), fault, spent
 
     def _launch(self) -> tuple[Program, Pipes]:
-        run, box = self._run, self._run.toolbox
-        if run.request.language == "javascript" and box.node is not None:
+        box, request = self.toolbox, self.request
+        if request.language == "javascript" and box.node is not None:
             program, pipes = box.node.take()
         else:
-            job = _build_job(run.request, box.languages, file=self._file, cwd=run.cwd, base=box.base)
-            shows = run.request.language == "python"
-            program, pipes = box.launcher.start_piped(job, stdin=run.request.stdin, shows=shows)
-        run.streams.connect(pipes, partial(box.launcher.accept_report, program))
+            job = _build_job(request, box.languages, file=self._file, cwd=self.cwd, base=box.base)
+            program, pipes = box.launcher.start_piped(job, stdin=request.stdin, shows=request.language == "python")
+        self.streams.connect(pipes, partial(box.launcher.accept_report, program))
         return program, pipes
 
 
@@ -103,7 +101,7 @@ def _build_job(request: RunRequest, languages: Languages, *, file: str, cwd: str
         return replace(job, code=request.code)
     shell = languages.shell or ""
     if request.language != "shell":
-        command = languages.commands[request.language].command_for(file)
+        command = [word.replace(FILE, file) for word in languages.commands[request.language].command]
     elif file:
         command = [shell, file]
     else:
@@ -111,78 +109,74 @@ def _build_job(request: RunRequest, languages: Languages, *, file: str, cwd: str
     return replace(job, command=[*command, *request.args])
 
 
-class ContextCell:
-    """The cell of one run."""
+class ContextCell(Run):
+    """A run as a cell of a context."""
 
-    def __init__(self, run: Run, context: Context) -> None:
-        self._run = run
+    def __init__(self, request: RunRequest, delivery: Delivery, toolbox: Toolbox, cwd: str, context: Context) -> None:
+        super().__init__(request, delivery, toolbox, cwd, context)
         self._context = context
-        self._fault: str | None = None
         self._pipes = Pipes()
         try:
-            self._pipes = open_pipes(stdin=run.request.stdin, shows=True)
+            self._pipes = open_pipes(stdin=request.stdin, shows=True)
         except OSError as error:
-            self._fault = f"The cell could not be started: {error}."
-        run.streams.connect(self._pipes)
+            self.fault = f"The cell could not be started: {error}."
+        self.streams.connect(self._pipes)
         context.waiting += 1
 
-    async def follow(self) -> Ending:
+    async def follow(self) -> None:
         """Wait for the cell's turn, and see it through."""
-        context, stopping = self._context, self._run.stopping
-        turn: asyncio.Task[Any] = asyncio.create_task(context.turn.acquire())
+        context = self._context
+        locking: asyncio.Task[Any] = asyncio.create_task(context.lock.acquire())
         try:
-            await self._run.first(None, turn)
+            await self.first(None, locking)
         finally:
             context.waiting -= 1
-        if not turn.done():
-            turn.cancel()
-            return Ending()
+        if not locking.done():
+            locking.cancel()
+            return
         try:
-            return Ending(fault=self._fault) if stopping.done() or self._fault else await self._in_turn()
+            if not self.stopping.done() and not self.fault:
+                await self._in_turn()
         finally:
-            context.turn.release()
+            context.lock.release()
 
-    async def _in_turn(self) -> Ending:
-        context, run = self._context, self._run
-        run.mark = run.toolbox.artifacts.begin(run.request.run)  # what other cells did meanwhile is theirs
+    async def _in_turn(self) -> None:
+        context, box, request = self._context, self.toolbox, self.request
+        self.mark = box.storage.artifacts.begin(request.run)  # what other cells did meanwhile is theirs
+        cwd = self.cwd if request.cwd != "." else ""
+        job = replace(box.base, env=request.env, cwd=cwd, code=request.code, args=request.args)
         for _ in range(_TRIES):
             begin = time.monotonic()
             try:
-                cell = self._send()
+                cell = context.send(job, self._pipes.theirs, cwd=self.cwd)
                 note, context.lost = context.lost, None
-                run.pid = await run.started(cell.process.program)
+                self.pid = await self.started(cell.process.program)
             except LostError as error:
                 await context.end()
-                return Ending(fault=f"The context could not be started: {error}.", context_state="lost")
-            used = process_tree.processor_seconds(run.pid)
+                self.fault, self.context_state = f"The context could not be started: {error}.", "lost"
+                return
+            used = process_tree.processor_seconds(self.pid)
             how, lost = await self._until_over(cell)
-            if not lost or cell.begun.done() or run.stopping.done():
+            if not lost or cell.begun.done() or self.stopping.done():
                 break
         state, spent = "lost" if note else "kept", time.monotonic() - begin
-        ending = Ending(how, note=note, context_state=state, seconds=spent)
         self._pipes.close_theirs()
-        await run.toolbox.launcher.sweep()
-        cell.process.keep_reading(run.streams.release())
+        await box.launcher.sweep()
+        cell.process.keep_reading(self.streams.release())
         if lost:
             context.lost = None
-            ending.how = replace(how, cpu=max(0.0, how.cpu - used))
-            ending.context_state, ending.note = "lost", _LOST
-        elif run.stopping.done():
+            how = replace(how, cpu=max(0.0, how.cpu - used))
+            state, note = "lost", _LOST
+        elif self.stopping.done():
             await _end_started(cell)
-            ending.note = note or "The context keeps its variables."
-        return ending
-
-    def _send(self) -> Cell:
-        run, request = self._run, self._run.request
-        cwd = run.cwd if request.cwd != "." else ""
-        job = replace(run.toolbox.base, env=request.env, cwd=cwd, code=request.code, args=request.args)
-        return self._context.send(job, self._pipes.theirs, cwd=run.cwd)
+            note = note or "The context keeps its variables."
+        self.how, self.note, self.context_state, self.seconds = how, note, state, spent
 
     async def _until_over(self, cell: Cell) -> tuple[Exit, bool]:
-        run, ended = self._run, cell.ended
-        await run.first(START_SECONDS, cell.begun, ended)
-        if not await run.over(ended):
-            await _interrupt(cell, run.stopping.result())
+        ended = cell.ended
+        await self.first(START_SECONDS, cell.begun, ended)
+        if not await self.over(ended):
+            await _interrupt(cell, self.stopping.result())
             await cell.process.program.kill(ended)
         return ended.result() if ended.done() else (Exit(None), True)
 

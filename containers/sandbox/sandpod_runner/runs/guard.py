@@ -8,24 +8,22 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from sandpod_runner.files.disk import DiskWatch
 from sandpod_runner.ipc import process_tree
-from sandpod_runner.limits.memory import Watch
+from sandpod_runner.limits.memory import MIB, Watch
 from sandpod_runner.limits.threads import in_thread
 from sandpod_runner.runs.context import Context
-from sandpod_runner.runs.outcome import Stop, out_of_memory
-from sandpod_runner.runs.run import Run, Toolbox
-
-_MIB: Final = 1024 * 1024
+from sandpod_runner.runs.request import Stop
+from sandpod_runner.runs.run import Run, Toolbox, out_of_memory
 
 Writer: TypeAlias = Run | Context
 _Look: TypeAlias = Callable[[], Awaitable[float]]  # returns in how many seconds to look again
 
 
 class Guard:
-    """Looks again and again, from a run's begin on. `runs` are always those that are live now."""
+    """Looks again and again, from the start of a run on. `runs` are always those that are live now."""
 
     def __init__(self, toolbox: Toolbox, runs: Collection[Run]) -> None:
         self._memory = toolbox.memory
@@ -35,7 +33,7 @@ class Guard:
         self._looks: list[_Look] = []
         if toolbox.memory is not None:
             self._looks.append(partial(self._look_at_memory, toolbox.memory))
-        self._looks += [partial(self._look_at_disk, disk) for disk in toolbox.disks]
+        self._looks += [partial(self._look_at_disk, disk) for disk in (toolbox.storage.disk, toolbox.packages) if disk]
         self._tasks: dict[_Look, asyncio.Task[None]] = {}
 
     def begin(self) -> None:
@@ -73,7 +71,7 @@ class Guard:
         sizes = {each: process_tree.resident(pids) for each, pids in suspects.items()}
         if sizes:
             stop = out_of_memory(limit, [context.state for context in self._contexts.pids()])
-            _end(max(sizes, key=lambda each: sizes[each]), stop, f"used up the sandbox's {limit // _MIB} MiB")
+            _end(max(sizes, key=lambda each: sizes[each]), stop, f"used up the sandbox's {limit // MIB} MiB")
 
     async def _look_at_disk(self, disk: DiskWatch) -> float:
         begin = time.monotonic()

@@ -2,20 +2,17 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
-from sandpod_runner.files.workspace import Workspace
-from sandpod_runner.output.output_log import OutputLog
-from sandpod_runner.output.spill_file import SpillFile, SpillFolder
+from sandpod_runner.output.output_log import OutputLog, SpillFile, SpillFolder
 from sandpod_runner.protocol.errors import Refusal, refusal_of
 from sandpod_runner.protocol.fields import flag, run_name, whole
 from sandpod_runner.protocol.messages import KEPT_OUTPUT, MAX_RUNS, ORPHAN_GRACE
-from sandpod_runner.runs.delivery import Delivery, Owner
+from sandpod_runner.runs.delivery import Delivery, History, Owner
 from sandpod_runner.runs.execution import ContextCell, FreshProcess
 from sandpod_runner.runs.guard import Guard
-from sandpod_runner.runs.history import MemoryOfRuns, Record
-from sandpod_runner.runs.outcome import Stop
-from sandpod_runner.runs.request import RunLimits, parse_run
+from sandpod_runner.runs.request import Stop, parse_run
 from sandpod_runner.runs.run import Run, Toolbox
 
 LONG_LOG: Final = 1024 * 1024  # output in memory of runs that are remembered long, which have a file in addition
@@ -28,19 +25,17 @@ _CLOSING: Final = Stop("sandbox_lost", "The sandbox was stopped while the progra
 class Runs:
     """The live runs, by name, and what is remembered of ended ones."""
 
-    def __init__(self, toolbox: Toolbox, workspace: Workspace, limits: RunLimits) -> None:
-        self._toolbox = toolbox
-        self._limits = limits
-        self._workspace = workspace
+    def __init__(self, toolbox: Toolbox) -> None:
+        self.toolbox = toolbox
         self._loop = asyncio.get_running_loop()
         self._live: dict[str, Run] = {}
-        self._memory = MemoryOfRuns()
+        self._history = History()
         self._forgetting: asyncio.TimerHandle | None = None
         self._replays: set[Delivery] = set()  # of ended runs, to owners that have not got all of it
         self._orphans: dict[Run, asyncio.TimerHandle] = {}  # what ends a run that has lost its owner, unless one comes
-        self._spills = SpillFolder(workspace.root)
+        self._spills = SpillFolder(toolbox.storage.workspace.root)
         self._spills.clear()
-        self._spills.make_room = self._memory.drop_output
+        self._spills.make_room = self._history.drop_output
         self._tasks: set[asyncio.Task[None]] = set()
         self._guard = Guard(toolbox, self._live.values())
 
@@ -50,34 +45,30 @@ class Runs:
         return list(self._live)
 
     def start(self, header: dict[str, Any], code: bytes, owner: Owner) -> None:
-        """Start a run, whose frames go to its owner. A name or key that was used before starts nothing.
-
-        Raises Refusal: it can't be, and nothing was started.
-        """
-        request = parse_run(header, code, self._toolbox.languages.versions, self._limits)
-        known = self._memory.known(request)
+        """Start a run, whose frames go to its owner; a used name or key starts nothing. Raises Refusal: It can't be."""
+        box = self.toolbox
+        request = parse_run(header, code, box.languages.versions, box.max_timeout, box.max_output)
+        known = self._history.known(request)
         if known is not None:
             owner.send({"t": "known", "run": request.run, "as": known})
             return
         if len(self._live) + len(self._replays) >= MAX_RUNS:
             raise Refusal("session_busy", f"The sandbox already runs {MAX_RUNS} programs, which is the maximum.")
         try:
-            cwd = self._workspace.folder_path(request.cwd)
+            cwd = box.storage.workspace.folder_path(request.cwd)
         except OSError as error:
             raise refusal_of(error) from error
-        context = None if request.context is None else self._toolbox.contexts.place(request.context, request.language)
+        context = None if request.context is None else box.contexts.place(request.context, request.language)
         log = OutputLog(LONG_LOG, SpillFile(self._spills)) if request.long else OutputLog(KEPT_OUTPUT)
-        delivery = Delivery(request.run, log, owner, detached=request.detached, acks=request.acks)
-        record = Record(request, delivery)
+        delivery = Delivery(request, log, owner)
         self._guard.begin()
-        run = Run(request, record, self._toolbox, cwd, context)
-        way = FreshProcess(run) if context is None else ContextCell(run, context)
-        self._live[request.run] = run
-        self._memory.begin(record)
+        start = FreshProcess if context is None else partial(ContextCell, context=context)
+        self._live[request.run] = run = start(request, delivery, box, cwd)
+        self._history.begin(delivery)
         owner.send({"t": "started", "run": request.run})
         if request.detached:
-            delivery.leave()  # nobody waits for it: its output would only fill the stream
-        self._keep(self._see_through(run, way))
+            delivery.owner = None  # nobody waits for it: its output would only fill the stream
+        self._keep(self._see_through(run))
 
     def feed(self, header: dict[str, Any], data: bytes) -> None:
         """Pass input on to a run, unless it ended while the input was on the way. Raises Refusal: Malformed."""
@@ -94,7 +85,7 @@ class Runs:
 
     def restart(self, name: Any, done: Callable[[], None]) -> None:
         """End a context's process and its cell; `done` is called afterwards. Raises Refusal: not_found."""
-        context = self._toolbox.contexts.find(name)
+        context = self.toolbox.contexts.find(name)
         for run in self._live.values():
             if run.context is context and run.pid is not None:
                 run.stop(_RESTARTED)
@@ -122,16 +113,28 @@ class Runs:
     def delivery(self, name: str) -> Delivery:
         """Return the output of a run, live or remembered. Raises Refusal: not_found."""
         run = self._live.get(name)
-        record = self._memory.find(name) if run is None else run.record
-        if record is None:
+        delivery = self._history.find(name) if run is None else run.delivery
+        if delivery is None:
             raise Refusal("not_found", "There is no run of that name, or it was forgotten.")
-        return record.delivery
+        return delivery
+
+    @property
+    def hello(self) -> dict[str, Any]:
+        """What the sandbox says of itself to a new stream."""
+        box = self.toolbox
+        return {
+            "languages": dict(box.languages.versions),
+            "workspace": box.storage.workspace.root,
+            "memory_limit": box.memory.limit if box.memory else None,
+            "packages_bytes": box.packages.limit if box.packages else None,
+            "runs": self.names,
+        }
 
     def describe(self) -> dict[str, list[dict[str, Any]]]:
         """Return a row for each run, live or remembered, oldest first, and one for each context."""
-        rows = [record.describe() for record in (*self._memory.ended, *(run.record for run in self._live.values()))]
+        rows = [each.describe() for each in (*self._history.ended, *(run.delivery for run in self._live.values()))]
         rows.sort(key=lambda row: float(row["started"]))
-        return {"runs": rows, "contexts": self._toolbox.contexts.describe()}
+        return {"runs": rows, "contexts": self.toolbox.contexts.describe()}
 
     def flow(self, owner: Owner) -> None:
         """Let the output of a stream's runs come, or leave it with the programs, as the stream can take it."""
@@ -147,7 +150,7 @@ class Runs:
         """Note that a stream has gone: its runs wait for another one, and end soon, but for the detached ones."""
         for run in self._live.values():
             if run.delivery.owner is owner:
-                run.delivery.leave()
+                run.delivery.owner = None
                 run.streams.flow()
                 if not run.request.detached:
                     self._orphans[run] = self._loop.call_later(ORPHAN_GRACE, run.stop, _ORPHANED)
@@ -167,12 +170,18 @@ class Runs:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _see_through(self, run: Run, way: FreshProcess | ContextCell) -> None:
+    async def _see_through(self, run: Run) -> None:
         try:
-            await run.live(way.follow)
+            await run.live()
         finally:
             # Before the owner can ask for another run of that name: nothing is awaited between `end` and this.
-            self._remember(run)
+            del self._live[run.request.run]
+            self._adopt(run)
+            self._history.end(run.delivery, self._loop.time())
+            if run.delivery.owner is not None:
+                self._replays.add(run.delivery)
+            if self._forgetting is None:
+                self._forget()
             del run.streams  # which know the run: its code would stay in memory until they are found
 
     def _adopt(self, run: Run) -> None:
@@ -180,16 +189,6 @@ class Runs:
         if timer is not None:
             timer.cancel()
 
-    def _remember(self, run: Run) -> None:
-        record = run.record
-        del self._live[run.request.run]
-        self._adopt(run)
-        self._memory.end(record, self._loop.time())
-        if record.delivery.owner is not None:
-            self._replays.add(record.delivery)
-        if self._forgetting is None:
-            self._forget()
-
     def _forget(self) -> None:
-        wait = self._memory.expire(self._loop.time())
+        wait = self._history.expire(self._loop.time())
         self._forgetting = None if wait is None else self._loop.call_later(wait, self._forget)

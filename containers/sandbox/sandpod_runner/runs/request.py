@@ -1,10 +1,10 @@
-"""Checks what a `run` frame asks for. Pure. Nothing that comes in is trusted."""
+"""What a `run` frame asks for, of which nothing is trusted, and why a run is ended. Pure."""
 
 import json
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.fields import flag, require, run_name, seconds, whole
@@ -18,12 +18,16 @@ CONTEXT_LANGUAGES: Final = ("python", "javascript")
 _TEXTS: Final = f"texts without NUL, each below {MAX_TEXT} bytes"
 
 
-@dataclass(frozen=True, slots=True)
-class RunLimits:
-    """What a run may take at most, whatever it asks for."""
+Outcome = Literal["ok", "error", "timeout", "cancelled", "out_of_memory", "output_limit", "sandbox_lost"]
 
-    timeout: float = MAX_TIMEOUT  # seconds
-    output: int = sys.maxsize
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a run is ended before its program ends."""
+
+    outcome: Outcome
+    detail: str | None = None  # a sentence for the caller
+    gentle: bool = True  # whether the program may clean up first
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,14 @@ class RunRequest:
         return self.detached or self.key is not None
 
 
-def parse_run(header: dict[str, Any], code: bytes, languages: Collection[str], limits: RunLimits) -> RunRequest:
-    """Return the request, within the limits. Raises Refusal: A field is missing, malformed or too large."""
+def parse_run(
+    header: dict[str, Any],
+    code: bytes,
+    languages: Collection[str],
+    max_timeout: float = MAX_TIMEOUT,
+    max_output: int = sys.maxsize,
+) -> RunRequest:
+    """Return the request, within these limits. Raises Refusal: A field is missing, malformed or too large."""
     language = header.get("language")
     if not isinstance(language, str) or language not in languages:
         raise Refusal("unsupported_language", f"This sandbox runs {', '.join(sorted(languages)) or 'nothing'}.")
@@ -77,8 +87,8 @@ def parse_run(header: dict[str, Any], code: bytes, languages: Collection[str], l
         env=env,
         cwd=cwd,
         stdin=flag(header, "stdin"),
-        timeout=min(timeout, limits.timeout),
-        output_limit=min(output_limit, limits.output),
+        timeout=min(timeout, max_timeout),
+        output_limit=min(output_limit, max_output),
         detached=flag(header, "detached"),
         acks=flag(header, "acks"),
         key=_short_text(header, "key"),

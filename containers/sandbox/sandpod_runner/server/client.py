@@ -27,7 +27,11 @@ def run(language: str, args: list[str]) -> int:
     limits = {"timeout": _TIMEOUT, "output_limit": _OUTPUT_LIMIT}
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as control:  # the stream lasts as long as this is open
-            read_fd, write_fd = _connect(control)
+            control.connect(messages.SOCKET)
+            (read, write_fd), (read_fd, write) = os.pipe(), os.pipe()
+            socket.send_fds(control, [messages.HANDED_OVER], [read, write])
+            os.close(read)
+            os.close(write)
             write_all(write_fd, encode({"t": "hello", "version": messages.VERSION}) + encode({**what, **limits}, code))
             decoder = Decoder()
             while data := os.read(read_fd, _PIECE):
@@ -40,16 +44,6 @@ def run(language: str, args: list[str]) -> int:
     except OSError as error:
         return _say(f"The runner can't be reached: {error.strerror}.")
     return _say("The runner has ended.")
-
-
-def _connect(control: socket.socket) -> tuple[int, int]:
-    """Return this end of two pipes whose other ends the runner has."""
-    control.connect(messages.SOCKET)
-    (read, write_fd), (read_fd, write) = os.pipe(), os.pipe()
-    socket.send_fds(control, [messages.HANDED_OVER], [read, write])
-    os.close(read)
-    os.close(write)
-    return read_fd, write_fd
 
 
 def _take(frame: Frame) -> int | None:

@@ -1,19 +1,22 @@
-"""One stream to the gateway, which is not trusted: what is no frame ends its stream and no other.
+"""Streams to the gateway, which is not trusted: what is no frame ends its stream and no other.
 
-Nothing is kept without bound: while frames out pile up, programs' output stays in their pipes.
+Nothing is kept without bound: while frames out pile up, programs' output stays in their pipes. A stream in a pod is the
+standard streams of the gateway's exec, two pipes that `attach` has handed over: no process stands between. The socket
+that they came over stays open: its end is the exec's.
 """
 
 import asyncio
 import contextlib
 import logging
+import os
+import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from sandpod_runner.files.artifacts import MAX_KNOWN
 from sandpod_runner.files.operations import Listing, Reply
-from sandpod_runner.files.server import FileServer, Storage
+from sandpod_runner.files.server import FileServer
 from sandpod_runner.output.output_log import STREAMS
 from sandpod_runner.protocol import messages
 from sandpod_runner.protocol.errors import Refusal
@@ -35,33 +38,36 @@ MAX_TAIL: Final = 1024 * 1024  # largest limit, bytes
 MAX_TAIL_WAIT: Final = 30.0  # seconds
 MAX_TAILS: Final = 64  # requests of one stream that wait at a time
 SETTLE = 0.02
-"""Seconds in which a request that waited gathers what comes after the first output.
-
-A line often comes in several writes, and the end of a short program right behind its last line.
-"""
+"""Seconds in which a request that waited gathers what comes after the first output: a line often comes in several
+writes, and the end of a short program right behind its last line."""
 _PIECES: Final = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Service:
-    """What all streams share."""
-
-    runs: Runs
-    storage: Storage
-    hello: dict[str, Any]  # what the sandbox says of itself
+_PATIENCE: Final = 5.0  # seconds in which a peer that connects must say why
+_PIPES: Final = 2
 
 
 class Connection(asyncio.Protocol):
     """One stream."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
         self._decoder = Decoder()
-        self._files = FileServer(service.storage, self._answer, self._hold)
+        self._files = FileServer(runs.toolbox.storage, self._answer, self._hold)
         self._tails: set[asyncio.Task[None]] = set()  # answers that wait for output
         self._transport: asyncio.Transport | None = None
-        self._source: asyncio.ReadTransport | None = None
-        self._handlers = self._table()
+        self.source: asyncio.ReadTransport | None = None  # where frames come from, which may be another transport
+        self._handlers: dict[str, Callable[[Frame], None]] = {
+            "run": lambda frame: runs.start(frame.header, frame.payload, self),
+            "stdin": lambda frame: runs.feed(frame.header, frame.payload),
+            "cancel": lambda frame: runs.cancel(run_name(frame.header)),
+            "follow": lambda frame: runs.follow(frame.header, self),
+            "ack": lambda frame: runs.acknowledge(frame.header, self),
+            "file": self._files.submit,
+            "ping": lambda frame: self._reply(frame, {"runs": runs.names}, kind="pong"),
+            "tail": self._tail,
+            "list": lambda frame: self._reply(frame, runs.describe()),
+            "artifacts": self._list_artifacts,
+            "restart": lambda frame: runs.restart(frame.header.get("context"), partial(self._reply, frame, {})),
+        }
         self._greeted = False
         self.can_send = True  # whether programs' output may come
         self.lost = asyncio.Event()  # whether it has ended
@@ -70,13 +76,8 @@ class Connection(asyncio.Protocol):
         """Say hello."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - tells the type checker what kind of stream it is
         transport.set_write_buffer_limits(HIGH_WATER, LOW_WATER)
-        self._transport = self._source = transport
-        service = self._service
-        self.send({"t": "hello", "version": messages.VERSION, **service.hello, "runs": service.runs.names})
-
-    def read_from(self, source: asyncio.ReadTransport) -> None:
-        """Note where frames come from, if they are sent to another transport."""
-        self._source = source
+        self._transport = self.source = transport
+        self.send({"t": "hello", "version": messages.VERSION, **self._runs.hello})
 
     def data_received(self, data: bytes) -> None:
         """Do what the frames ask for."""
@@ -100,13 +101,13 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave its runs without an owner."""
         del exc  # why it went makes no difference
-        self._transport = self._source = None
+        self._transport = self.source = None
         self.lost.set()
         self.can_send = True
         self._files.close()
         for task in self._tails:
             task.cancel()
-        self._service.runs.orphan(self)
+        self._runs.orphan(self)
 
     def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         """Send a frame, unless the stream has gone."""
@@ -145,29 +146,12 @@ class Connection(asyncio.Protocol):
             logger.exception("a frame could not be handled")
             self._refuse(frame, Refusal("backend_error", "The request failed inside the runner."))
 
-    def _table(self) -> dict[str, Callable[[Frame], None]]:
-        """Return what handles each kind of frame."""
-        runs = self._service.runs
-        return {
-            "run": lambda frame: runs.start(frame.header, frame.payload, self),
-            "stdin": lambda frame: runs.feed(frame.header, frame.payload),
-            "cancel": lambda frame: runs.cancel(run_name(frame.header)),
-            "follow": lambda frame: runs.follow(frame.header, self),
-            "ack": lambda frame: runs.acknowledge(frame.header, self),
-            "file": self._files.submit,
-            "ping": lambda frame: self._reply(frame, {"runs": runs.names}, kind="pong"),
-            "tail": self._tail,
-            "list": lambda frame: self._reply(frame, runs.describe()),
-            "artifacts": self._list_artifacts,
-            "restart": lambda frame: runs.restart(frame.header.get("context"), partial(self._reply, frame, {})),
-        }
-
     def _reply(self, frame: Frame, fields: dict[str, Any], kind: str = "reply") -> None:
         self.send({"t": kind, "id": request_id(frame.header), **fields})
 
     def _tail(self, frame: Frame) -> None:
         """Answer with what a run has written since a cursor, at once or when there is something."""
-        header, delivery = frame.header, self._service.runs.delivery(run_name(frame.header))
+        header, delivery = frame.header, self._runs.delivery(run_name(frame.header))
         cursor, limit = whole(header, "cursor"), whole(header, "limit", TAIL_BYTES, MAX_TAIL)
         wait = seconds(header, "wait", 0.0, MAX_TAIL_WAIT)
         require(limit, "limit must be a whole number of bytes over 0.")
@@ -195,7 +179,7 @@ class Connection(asyncio.Protocol):
 
     def _list_artifacts(self, frame: Frame) -> None:
         listing = Listing(MAX_KNOWN, [])
-        for entry in self._service.storage.artifacts.list(frame.header.get("since")):
+        for entry in self._runs.toolbox.storage.artifacts.list(frame.header.get("since")):
             if not listing.add(entry):
                 break
         self._reply(frame, {"entries": listing.entries, "truncated": listing.truncated})
@@ -220,13 +204,13 @@ class Connection(asyncio.Protocol):
             self.send({"t": "reply", "id": number, **answer[0]}, answer[1])
 
     def _hold(self, held: bool) -> None:  # noqa: FBT001 - the one thing it is about
-        if self._source is not None and not self._source.is_closing():
-            self._source.pause_reading() if held else self._source.resume_reading()
+        if self.source is not None and not self.source.is_closing():
+            self.source.pause_reading() if held else self.source.resume_reading()
 
     def _flow(self, *, can_send: bool) -> None:
         self.can_send = can_send
         self._files.sendable(can_send)
-        self._service.runs.flow(self)
+        self._runs.flow(self)
 
 
 async def _wait(longest: float, delivery: Delivery, cursor: int, answer: Callable[[], None]) -> None:
@@ -246,3 +230,58 @@ async def _wait(longest: float, delivery: Delivery, cursor: int, answer: Callabl
     finally:
         delivery.watchers.discard(more.set)
     answer()
+
+
+async def join(control: socket.socket, connect: Callable[[], Connection]) -> None:
+    """Serve a peer until it leaves: an exec that hands over its pipes, or a probe. The socket is closed here."""
+    with control:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await _readable(control)
+                data, fds, _, _ = socket.recv_fds(control, len(messages.HANDED_OVER), _PIPES, socket.MSG_CMSG_CLOEXEC)
+        except (OSError, TimeoutError):
+            return
+        if data == messages.HANDED_OVER and len(fds) == _PIPES:
+            await _serve(control, connect(), *fds)
+            return
+        for fd in fds:
+            os.close(fd)
+        if data == messages.READY:
+            control.send(messages.READY)
+
+
+async def _readable(sock: socket.socket) -> None:
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(sock, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(sock)
+
+
+async def _serve(control: socket.socket, connection: Connection, read_fd: int, write_fd: int) -> None:
+    """Serve one stream over both pipes, which ends when either of them or the exec does."""
+    loop = asyncio.get_running_loop()
+    with os.fdopen(read_fd, "rb", buffering=0) as source, os.fdopen(write_fd, "wb", buffering=0) as target:
+        try:
+            out, _ = await loop.connect_write_pipe(lambda: connection, target)
+            reading, _ = await loop.connect_read_pipe(lambda: _Source(connection, out), source)
+        except (OSError, ValueError) as error:  # one of them is no pipe
+            logger.warning("a stream is refused: %s", error)
+            connection.abort()
+            return
+        connection.source = reading
+        loop.add_reader(control, connection.abort)
+        await connection.lost.wait()
+        loop.remove_reader(control)
+        reading.close()
+
+
+class _Source(asyncio.Protocol):
+    def __init__(self, connection: Connection, out: asyncio.WriteTransport) -> None:
+        self._out = out
+        self.data_received = connection.data_received  # type: ignore[method-assign]  # passed on as it is
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc  # why it went makes no difference
+        self._out.close()

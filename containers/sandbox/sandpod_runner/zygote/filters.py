@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import platform
+import re
 import resource
 import sys
 from collections.abc import Iterable
@@ -20,19 +21,18 @@ from sandpod_runner.ipc import bpf, syscalls
 
 FIRST, SECOND, _ = bpf.ARGUMENTS
 _RLIMITS: Final = 16
-_WHOLE_USER: Final = {"setpriority": 2, "ioprio_set": 3}
-"""The first argument with which these mean all processes of the user."""
 
-# name: (number on x86_64, on aarch64, where the process is named)
-_CALLS: Final[dict[str, tuple[int, int, int]]] = {
-    "prlimit64": (302, 261, FIRST),
-    "sched_setaffinity": (203, 122, FIRST),
-    "sched_setattr": (314, 274, FIRST),
-    "sched_setparam": (142, 118, FIRST),
-    "sched_setscheduler": (144, 119, FIRST),
-    "migrate_pages": (256, 238, FIRST),
-    "setpriority": (141, 140, SECOND),
-    "ioprio_set": (251, 30, SECOND),
+# The number on x86_64 and on aarch64, which argument names the process, and the first one of calls that can mean all
+# processes of the user.
+_CALLS: Final[dict[str, tuple[int, int, int, int | None]]] = {
+    "prlimit64": (302, 261, FIRST, None),
+    "sched_setaffinity": (203, 122, FIRST, None),
+    "sched_setattr": (314, 274, FIRST, None),
+    "sched_setparam": (142, 118, FIRST, None),
+    "sched_setscheduler": (144, 119, FIRST, None),
+    "migrate_pages": (256, 238, FIRST, None),
+    "setpriority": (141, 140, SECOND, 2),
+    "ioprio_set": (251, 30, SECOND, 3),
 }
 
 _CONNECT: Final = {"x86_64": 42, "aarch64": 203}
@@ -53,32 +53,22 @@ def protect(pids: Iterable[int]) -> None:
 def protection(machine: str, pids: tuple[int, ...]) -> bytes:
     """Return the filter that protects these processes, as the kernel takes it."""
     column = list(bpf.AUDIT_ARCH).index(machine)
+    refusal, allow = bpf.refuse(errno.EPERM), bpf.one(bpf.RETURN, bpf.ALLOW)
     parts = bpf.head(machine)
-    for name, call in _CALLS.items():
-        body = _body(name, call[2], pids)
-        parts += [bpf.one(bpf.EQUAL, call[column], no=len(body)), *body]
-    return b"".join([*parts, bpf.one(bpf.RETURN, bpf.ALLOW)])
-
-
-def _body(name: str, place: int, pids: tuple[int, ...]) -> list[bytes]:
-    refusal = bpf.refuse(errno.EPERM)
-    body: list[bytes] = []
-    if name in _WHOLE_USER:
-        whole = bpf.one(bpf.EQUAL, _WHOLE_USER[name], no=1)
-        body += [bpf.one(bpf.LOAD, FIRST), whole, refusal]
-    body.append(bpf.one(bpf.LOAD, place))
-    for pid in pids:
-        body += [bpf.one(bpf.EQUAL, pid, no=1), refusal]
-    return [*body, bpf.one(bpf.RETURN, bpf.ALLOW)]
+    for *numbers, place, whole_user in _CALLS.values():
+        body = [bpf.one(bpf.LOAD, place)]
+        if whole_user is not None:
+            body = [bpf.one(bpf.LOAD, FIRST), bpf.one(bpf.EQUAL, whole_user, no=1), refusal, *body]
+        for pid in pids:
+            body += [bpf.one(bpf.EQUAL, pid, no=1), refusal]
+        parts += [bpf.one(bpf.EQUAL, numbers[column], no=len(body) + 1), *body, allow]
+    return b"".join([*parts, allow])
 
 
 def watch_connects() -> int | None:
     """Return the descriptor on which the kernel asks about connections that programs want to make; None if it can't."""
-    machine = platform.machine()
-    release = platform.release().split(".")[:2]
-    if machine not in _CONNECT or not all(part.isdecimal() for part in release):
-        return None
-    if tuple(map(int, release)) < _FIRST_KERNEL:
+    machine, release = platform.machine(), re.match(r"(\d+)\.(\d+)", platform.release())
+    if machine not in _CONNECT or release is None or tuple(map(int, release.groups())) < _FIRST_KERNEL:
         return None
     try:
         return syscalls.watch_calls(connection_watch(machine))

@@ -8,10 +8,11 @@ written, has none: any numeric user will do for a sandbox.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import os
 import pwd
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module, machinery
 from types import CodeType, ModuleType
@@ -30,15 +31,12 @@ _ADOPTERS: Final = {
 class _Finder:
     """The first finder of modules."""
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> machinery.ModuleSpec | None:
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> machinery.ModuleSpec | None:
         adopter = _ADOPTERS.get(name)
         if adopter is None:
             return None
         for finder in list(sys.meta_path):
-            spec = None if finder is self else finder.find_spec(name, path, target)
-            if spec is not None:
+            if finder is not self and (spec := finder.find_spec(name, path, target)) is not None:
                 loader: Any = spec.loader
                 loader.exec_module = partial(_execute, loader.exec_module, adopter)
                 return spec
@@ -99,11 +97,8 @@ class _Loader(machinery.SourceFileLoader):
 def name_own_user() -> None:
     """Let `pwd` know this process's user, unless it does already."""
     by_number, by_name, everybody = pwd.getpwuid, pwd.getpwnam, pwd.getpwall
-    try:
+    with contextlib.suppress(KeyError):
         by_number(os.getuid())
-    except KeyError:
-        pass
-    else:
         return
 
     def own() -> pwd.struct_passwd:

@@ -37,15 +37,22 @@ def listen(at_end: contextlib.ExitStack) -> tuple[socket.socket, str]:
     """
     listener = at_end.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     folder = tempfile.TemporaryDirectory(prefix="sandpod-", ignore_cleanup_errors=True)
-    address = f"{at_end.enter_context(folder)}/s"
-    listener.bind(address)
-    listener.listen(_BACKLOG)
-    if hasattr(os, "O_PATH"):
-        inode = os.open(address, os.O_PATH | os.O_CLOEXEC)
-        at_end.callback(os.close, inode)
-        address = f"/proc/self/fd/{inode}"
-        folder.cleanup()
-    return listener, address
+    place = at_end.enter_context(folder)
+    if not hasattr(os, "O_PATH"):
+        listener.bind(f"{place}/s")
+        listener.listen(_BACKLOG)
+        return listener, f"{place}/s"
+    # An address holds 108 bytes, so the folder, whose name may be longer, is an open file in it too.
+    opened = os.open(place, os.O_PATH | os.O_CLOEXEC)
+    try:
+        listener.bind(f"/proc/self/fd/{opened}/s")
+        listener.listen(_BACKLOG)
+        inode = os.open("s", os.O_PATH | os.O_CLOEXEC, dir_fd=opened)
+    finally:
+        os.close(opened)
+    at_end.callback(os.close, inode)
+    folder.cleanup()
+    return listener, f"/proc/self/fd/{inode}"
 
 
 class SocketStream:

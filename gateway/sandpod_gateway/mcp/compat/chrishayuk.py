@@ -18,6 +18,7 @@ from sandpod_gateway.files.service import MAX_ENTRIES, MAX_READ
 from sandpod_gateway.mcp.compat.common import READ, System, as_result, in_workspace, refusal, sentence, tool
 from sandpod_gateway.runs.request import RunRequest
 
+_HOME: Final = "/"  # its paths begin there, and the workspace is all that there is
 _CONTEXT: Final = "session"
 _KIND: Final = "sandpod"
 _CHART_CODE: Final = Path(__file__).with_name("chart_program.py").read_text(encoding="utf-8")
@@ -130,9 +131,7 @@ class Chrishayuk(System):
         return {"path": file_path, "metadata": found.model_dump(mode="json", exclude={"sandbox", "path"})}
 
     async def _place(self, session_id: str, path: str) -> tuple[SandboxRecord, str]:
-        # Its paths begin at "/", and the workspace is all that there is.
-        ours = path if path == WORKSPACE or path.startswith(f"{WORKSPACE}/") else path.lstrip("/") or "."
-        return await self.need(session_id), in_workspace(ours, WORKSPACE)
+        return await self.need(session_id), in_workspace(path, _HOME)
 
     @tool("Draw lines", _refused)
     async def generate_line_chart(

@@ -21,8 +21,8 @@ from sandpod_gateway.content import Answer, Picture
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.paths import inside_workspace
 from sandpod_gateway.mcp.compat.settings import CompatSettings
-from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.tool_results import answering, images
+from sandpod_gateway.mcp.toolbox import Parts
 from sandpod_gateway.runs.request import RunRequest
 
 Value = dict[str, Any] | list[Any] | str
@@ -135,11 +135,8 @@ def refusal(**fields: Any) -> Refused:
 
 
 def in_workspace(path: str, home: str) -> str:
-    """Return a path relative to the workspace, of one inside the other system's data folder or our own.
-
-    Raises invalid_path.
-    """
-    for folder in (home, WORKSPACE):
+    """Return a path in the workspace, of one in the other system's data folder or in ours. Raises invalid_path."""
+    for folder in (WORKSPACE, home):
         if path == folder or path.startswith(f"{folder.rstrip('/')}/"):
             path = path[len(folder) :].lstrip("/") or "."
             break

@@ -25,8 +25,7 @@ from sandpod_gateway.runs.request import RunRequest
 _HOME: Final = "/mnt/data"
 _SESSION: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _FILENAME: Final = re.compile(r"[A-Za-z0-9._-]{1,255}", re.ASCII)
-_MAX_READ: Final = 320 * 1024
-"""Bytes of an artifact as base64 in one answer, which counts it twice; a link gives larger ones."""
+_MAX_READ: Final = 320 * 1024  # bytes of an artifact in an answer, which has its base64 twice; a link gives larger ones
 
 # Its own names of what we call after the backend.
 _CODES: Final = {ErrorCode.BACKEND_ERROR: "docker_error", ErrorCode.BACKEND_UNAVAILABLE: "docker_unavailable"}
@@ -100,12 +99,8 @@ class Gaiar(System):
         """List the files of a session."""
         record = await self.need(_session(session_id))
         listed = await self.parts.files.list(record.owner, ".", sandbox=record.name, recursive=True, limit=MAX_ENTRIES)
-        url, files = self.parts.links.url, [entry for entry in listed.entries if entry.kind == "file"]
-        return {
-            "artifacts": [
-                {**_file(each.path, each.size), "download_url": url(record.name, each.path)} for each in files
-            ]
-        }
+        url, files = self.parts.links.url, [(each.path, each.size) for each in listed.entries if each.kind == "file"]
+        return {"artifacts": [{**_file(path, size), "download_url": url(record.name, path)} for path, size in files]}
 
     @tool("Close a session", _refused)
     async def sandbox_close_session(self, session_id: str) -> Any:

@@ -7,7 +7,6 @@ default image and the local backend that folder is a link to /workspace.
 import asyncio
 import posixpath
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from cachetools import LRUCache
@@ -33,9 +32,7 @@ _not_installed: Final = refusal(success=False, status="error", message=..., comp
 class Johanli(System):
     """Its tools."""
 
-    _installations: LRUCache[tuple[str, str, str], str] = field(
-        default_factory=lambda: LRUCache(_REMEMBERED), init=False
-    )
+    _begun: LRUCache[tuple[str, str, str], str] = field(default_factory=lambda: LRUCache(_REMEMBERED), init=False)
 
     @tool("List sandboxes", _failed, READ)
     async def list_sandboxes(self) -> Any:
@@ -70,19 +67,17 @@ class Johanli(System):
         return {"success": True, "message": f"Uploaded {name} to {posixpath.join(WORKSPACE, where)}."}
 
     def _read(self, path: str) -> tuple[str, bytes]:
-        """Return a file's name and content, or of one that is too large just enough for that to be seen."""
-        source = self._readable(path)
-        with source.open("rb") as file:
-            return source.name, file.read(self.parts.files.max_upload + 1)
+        """Return name and content of a file that callers may have: their own system let them have any of the server's.
 
-    def _readable(self, path: str) -> Path:
-        """Return a file of the server that callers may have: their own system let them have any."""
+        Of one that is too large, the content is just enough for that to be seen.
+        """
         folder = self.settings.upload_dir
         try:
             if folder is not None:
                 found = (folder / path).resolve(strict=True)
                 if found.is_relative_to(folder.resolve(strict=True)) and found.is_file():
-                    return found
+                    with found.open("rb") as file:
+                        return found.name, file.read(self.parts.files.max_upload + 1)
         except (OSError, ValueError):
             pass  # whether such a file exists elsewhere is not disclosed
         message = "This server does not read that file for a sandbox."
@@ -94,14 +89,14 @@ class Johanli(System):
         """Install a Python package in a sandbox; it may go on after some seconds."""
         record = await self.need(sandbox_id)
         begun = await self.install(record, package_name, _WAIT)
-        self._installations[record.owner, record.name, package_name] = begun.installation
+        self._begun[record.owner, record.name, package_name] = begun.installation
         return _installed(begun, package_name)
 
     @tool("Look at an installation", _not_installed, READ)
     async def check_package_installation_status(self, sandbox_id: str, package_name: str) -> Any:
         """Return the status of a package's installation."""
         record = await self.need(sandbox_id)
-        name = self._installations.get((record.owner, record.name, package_name))
+        name = self._begun.get((record.owner, record.name, package_name))
         try:
             if name is not None:
                 return _installed(await self.parts.installer.get(record.owner, name, wait=_WAIT), package_name)

@@ -4,11 +4,11 @@ A connection is made by a context of the caller's sandbox for them, under its ne
 it reaches what the caller's programs reach. Nothing is kept here either; a context's name says which connection it is.
 """
 
-import contextlib
 import json
+import re
 import secrets
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -21,6 +21,7 @@ from sandpod_gateway.mcp.compat.common import OPEN_WORLD, READ, System, refusal,
 
 _CODE: Final = Path(__file__).with_name("telnet_program.py").read_text(encoding="utf-8")
 _SESSION: Final = "telnet"  # the sandbox's name, and the first word of a connection's context
+_CONTEXT: Final = re.compile(rf"{_SESSION} ([0-9a-f]{{16}}) ([0-9]{{1,5}}) (.+)")  # of a connection
 _MAX_HOST: Final = 90  # bytes; a context's name has room for no more
 _GREETING_SECONDS: Final = 5
 _GREETING_BYTES: Final = 1024
@@ -44,23 +45,15 @@ class _Reply(BaseModel):
     detail: Annotated[str, Field(max_length=1000)] = ""
 
 
-class _Connection(BaseModel):
-    session_id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+class _Connection(NamedTuple):
+    record: SandboxRecord  # the sandbox that it is made from
+    session_id: str
     host: str
     port: int
 
     @property
     def context(self) -> str:
         return f"{_SESSION} {self.session_id} {self.port} {self.host}"
-
-
-def _connection_of(context: str) -> _Connection | None:
-    """Return the connection of a context, or None of one that is for something else."""
-    prefix, *rest = context.split(" ", 3)
-    with contextlib.suppress(ValidationError):
-        if prefix == _SESSION:
-            return _Connection.model_validate(dict(zip(("session_id", "port", "host"), rest, strict=False)))
-    return None
 
 
 class Telnet(System):
@@ -72,15 +65,15 @@ class Telnet(System):
         if not host.isprintable() or not host or " " in host or len(host.encode()) > _MAX_HOST:
             message = f"A host is a name or an address of at most {_MAX_HOST} bytes."
             raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step="Correct it, or use the host's address.")
-        connection = _Connection(session_id=secrets.token_hex(8), host=host, port=port)
         record = await self.make(_SESSION, network=self.settings.telnet_network)
+        connection = _Connection(record, secrets.token_hex(8), host, port)
         order = {"host": host, "port": port, "limit": _GREETING_BYTES, "greeting": _GREETING_SECONDS, "command": None}
         try:
-            reply = await self._order(record, connection, {**order, "timeout": timeout})
+            reply = await self._order(connection, {**order, "timeout": timeout})
             if reply.problem is not None:
-                raise _no_connection(record, connection, reply)
+                raise _no_connection(connection, reply)
         except SandpodError:
-            await self._end(record, connection)
+            await self._end(connection)
             raise
         session = {"session_id": connection.session_id, "connected": True, "host": host, "port": port}
         return {**session, "initial_response": reply.text}
@@ -88,9 +81,8 @@ class Telnet(System):
     @tool("Send a line", _failed, OPEN_WORLD)
     async def send_command(self, session_id: str, command: str, timeout: Seconds = 10) -> Any:  # noqa: ASYNC109 - as above
         """Send a line on a connection and return what is answered."""
-        record, connection = await self._connection(session_id)
-        order = {"command": command, "limit": _ANSWER_BYTES, "timeout": timeout}
-        reply = await self._order(record, connection, order)
+        connection = await self._connection(session_id)
+        reply = await self._order(connection, {"command": command, "limit": _ANSWER_BYTES, "timeout": timeout})
         if reply.problem is None:
             return {"success": True, "response": reply.text}
         if reply.problem == "timeout":
@@ -102,34 +94,34 @@ class Telnet(System):
     @tool("Disconnect", _failed, OPEN_WORLD)
     async def disconnect(self, session_id: str) -> Any:
         """Close a connection."""
-        await self._end(*await self._connection(session_id))
+        await self._end(await self._connection(session_id))
         return {"success": True, "message": f"Connection {session_id} closed successfully"}
 
     @tool("List connections", _failed, READ)
     async def list_connections(self) -> Any:
         """List your connections."""
-        found = [connection.model_dump() for _, connection in await self._open()]
+        found = [{"session_id": each.session_id, "host": each.host, "port": each.port} for each in await self._open()]
         return {"count": len(found), "connections": found}
 
-    async def _open(self) -> list[tuple[SandboxRecord, _Connection]]:
+    async def _open(self) -> list[_Connection]:
         record = await self.find(_SESSION)
         if record is None:
             return []
         contexts = (await self.parts.background.list_contexts(record.owner, sandbox=record.name)).contexts
-        names = [context.name for context in contexts if context.state != "lost"]
-        return [(record, connection) for name in names if (connection := _connection_of(name))]
+        matches = [_CONTEXT.fullmatch(context.name) for context in contexts if context.state != "lost"]
+        return [_Connection(record, match[1], match[3], int(match[2])) for match in matches if match is not None]
 
-    async def _connection(self, session_id: str) -> tuple[SandboxRecord, _Connection]:
-        for record, connection in await self._open():
+    async def _connection(self, session_id: str) -> _Connection:
+        for connection in await self._open():
             if connection.session_id == session_id:
-                return record, connection
+                return connection
         message = f"No active connection with session ID {session_id[:64]!r}."
         raise SandpodError(ErrorCode.SESSION_NOT_FOUND, message, next_step="Use one that is open, or connect again.")
 
-    async def _order(self, record: SandboxRecord, connection: _Connection, order: dict[str, Any]) -> _Reply:
+    async def _order(self, connection: _Connection, order: dict[str, Any]) -> _Reply:
         timeout = order["timeout"] + _GREETING_SECONDS + _OVERHEAD_SECONDS
         stdin, context = json.dumps(order), connection.context
-        result = (await self.run(record, _CODE, stdin=stdin, context=context, timeout=timeout)).result
+        result = (await self.run(connection.record, _CODE, stdin=stdin, context=context, timeout=timeout)).result
         if result.outcome == Outcome.TIMEOUT:
             return _Reply(problem="timeout")
         try:
@@ -139,7 +131,8 @@ class Telnet(System):
             step = "Call disconnect, and connect again."
             raise SandpodError(ErrorCode.EXECUTION_FAILED, message, next_step=step) from error
 
-    async def _end(self, record: SandboxRecord, connection: _Connection) -> None:
+    async def _end(self, connection: _Connection) -> None:
+        record = connection.record
         try:
             await self.parts.background.restart_context(record.owner, connection.context, sandbox=record.name)
         except SandpodError as error:
@@ -147,7 +140,8 @@ class Telnet(System):
                 raise
 
 
-def _no_connection(record: SandboxRecord, connection: _Connection, reply: _Reply) -> SandpodError:
+def _no_connection(connection: _Connection, reply: _Reply) -> SandpodError:
+    record = connection.record
     where = f"{connection.host}, port {connection.port}"
     if record.network == NETWORK_NONE and reply.problem in {"unreachable", "timeout"}:
         return SandpodError(

@@ -1,4 +1,4 @@
-"""The tools, one file for each toolset: arguments and descriptions.
+"""The tools, by what they work on: arguments and descriptions.
 
 A new tool goes here; what it does belongs to a service.
 """

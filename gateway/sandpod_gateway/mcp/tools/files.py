@@ -10,14 +10,12 @@ from sandpod_gateway.api import results
 from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.content import Answer, decode_base64
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.files.artifacts import Artifacts
 from sandpod_gateway.files.links import LinkMaker
 from sandpod_gateway.files.paths import check_filename
 from sandpod_gateway.files.service import MAX_ENTRIES, MAX_READ, Files
 from sandpod_gateway.limits import check_text
 from sandpod_gateway.mcp.arguments import Path, Sandbox
-from sandpod_gateway.mcp.services import Parts
-from sandpod_gateway.mcp.toolbox import Toolbox
+from sandpod_gateway.mcp.toolbox import Parts, Toolbox
 
 Folder = Annotated[str, Field(description="Folder, relative to /workspace.")]
 Recursive = Annotated[bool, Field(description="Include what is in its subfolders.")]
@@ -128,8 +126,6 @@ def _register_writing(toolbox: Toolbox, files: Files, links: LinkMaker) -> None:
 
 
 def _register_changes(toolbox: Toolbox, files: Files) -> None:
-    artifacts = Artifacts(files)
-
     @toolbox.tool("Make a folder", toolset="files", effect="make")
     async def make_directory(*, path: Path, sandbox: Sandbox = None) -> results.FileChanged:
         """Create a folder in /workspace, and those on its path. An existing one is kept."""
@@ -152,12 +148,12 @@ def _register_changes(toolbox: Toolbox, files: Files) -> None:
     @toolbox.tool("List artifacts", toolset="files", effect="read")
     async def list_artifacts(*, sandbox: Sandbox = None, since: Since = None) -> results.ArtifactList:
         """List the files that runs created or changed in /workspace."""
-        return await artifacts.list(current_owner(), sandbox=sandbox, since=since)
+        return await files.artifacts(current_owner(), sandbox=sandbox, since=since)
 
     @toolbox.tool("Read an artifact", toolset="core", effect="read")
     async def read_artifact(*, artifact: ArtifactPath, sandbox: Sandbox = None) -> Answer[results.ArtifactContent]:
         """Look at a file that a run left: an image as an image, others as text or base64 up to a limit."""
-        return await artifacts.read(current_owner(), artifact, sandbox=sandbox)
+        return await files.artifact(current_owner(), artifact, sandbox=sandbox)
 
 
 def _content(text: str | None, content_base64: str | None) -> bytes:

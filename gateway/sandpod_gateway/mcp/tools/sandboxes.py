@@ -13,8 +13,7 @@ from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord, Workspace
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import check_text
 from sandpod_gateway.mcp import arguments
-from sandpod_gateway.mcp.services import Parts
-from sandpod_gateway.mcp.toolbox import Toolbox
+from sandpod_gateway.mcp.toolbox import Parts, Toolbox
 from sandpod_gateway.sandboxes.service import Sandboxes
 
 _AS_RECORDED: Final = ("status", "reason", "message", "template", "image", "network", "persistent")
@@ -25,7 +24,7 @@ Name = Annotated[
     str | None,
     Field(description=f"Your name for it, up to {MAX_NAME} characters; the same name returns the same sandbox."),
 ]
-Template = Annotated[str | None, BeforeValidator(arguments.named), Field(description="Template to make it from.")]
+Template = Annotated[arguments.Name, Field(description="Template to make it from.")]
 Lifetime = Annotated[
     arguments.LifetimeArgument | None, BeforeValidator(arguments.parsed), Field(description="How long it lives.")
 ]
@@ -57,14 +56,12 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
         Your default sandbox needs no call. Use this for a second one, another template, a network or another lifetime:
         sandpod://capabilities lists what there is.
         """
-        lifetime = lifetime or arguments.LifetimeArgument()
         request = ClaimRequest(
             owner=current_owner(),
             session=_session(name),
             template=_label(template, "template") if template is not None else None,
             network=_label(network, "network profile"),
-            ttl=lifetime.ttl,
-            idle_timeout=lifetime.idle_timeout,
+            **(lifetime or arguments.LifetimeArgument()).model_dump(),
             workspace=WorkspaceRequest(**workspace.model_dump()) if workspace != _AS_TEMPLATE and workspace else None,
             cold_start=cold_start,
         )

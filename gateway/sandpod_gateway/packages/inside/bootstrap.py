@@ -1,4 +1,4 @@
-"""Starts a program whose modules come as a zip file at the beginning of the input. Its name is the argument."""
+"""Runs a program of this package, whose modules come as a zip file first in the input. Its name is the argument."""
 
 import importlib
 import os
@@ -9,4 +9,5 @@ with open(archive, "wb", closefd=False) as file:
     file.write(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))
 # In place of the workspace, where a file of the user's may have a standard module's name.
 sys.path[0] = f"/proc/self/fd/{archive}"
-importlib.import_module(f"sandpod_gateway.packages.inside.{sys.argv[1]}").run()
+package = "sandpod_gateway.packages.inside"
+importlib.import_module(f"{package}.stream").run(importlib.import_module(f"{package}.{sys.argv[1]}"))

@@ -13,10 +13,10 @@ import re
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Iterator
 from typing import IO, Any
 
-from sandpod_gateway.packages.inside import stream
-from sandpod_gateway.packages.inside.stream import BASE
+from sandpod_gateway.packages.inside.stream import BASE, Room
 
 LIB = os.path.join(BASE, "lib")
 MODULES = os.path.join(LIB, "node_modules")
@@ -61,16 +61,14 @@ def image_packages() -> dict[str, str]:
     return found
 
 
-def names_in(folder: str) -> list[str]:
-    """Return the names of the packages in a folder of them."""
-    names = []
+def names_in(folder: str) -> Iterator[str]:
+    """Yield the names of the packages in a folder of them."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             if name.startswith("@"):
-                names += [f"{name}/{each}" for each in os.listdir(os.path.join(folder, name))]
+                yield from (f"{name}/{each}" for each in os.listdir(os.path.join(folder, name)))
             elif not name.startswith("."):
-                names.append(name)
-    return names
+                yield name
 
 
 def state() -> dict[str, Any]:
@@ -82,7 +80,7 @@ def state() -> dict[str, Any]:
     return {"environment": environment(), "record": {**record, "packages": present}, "image": image_packages()}
 
 
-def unpack(package: dict[str, Any], memory: IO[bytes], target: str, room: stream.Room) -> None:
+def unpack(package: dict[str, Any], memory: IO[bytes], target: str, room: Room) -> None:
     """Write a package's files, whose one outer folder may have any name. Links are left out, as npm does it."""
     os.makedirs(target, exist_ok=True)
     with tarfile.open(fileobj=memory, mode="r:*") as archive:
@@ -155,8 +153,3 @@ def install(order: dict[str, Any], folders: list[str]) -> None:
     with open(f"{RECORD}.new", "w", encoding="utf-8") as file:
         json.dump(order["record"], file)
     os.replace(f"{RECORD}.new", RECORD)
-
-
-def run() -> None:
-    """Carry out the order in the input."""
-    stream.run(unpack, install, state)

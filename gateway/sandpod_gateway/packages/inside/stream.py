@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 PART = 256 * 1024  # bytes
@@ -63,19 +63,11 @@ def _used() -> int:
     return total
 
 
-def run(
-    unpack: Callable[[dict[str, Any], IO[bytes], str, Room], None],
-    install: Callable[[Any, list[str]], None],
-    state: Callable[[], dict[str, Any]],
-) -> None:
-    """Carry out the order in the input, if any, and report the failure, if any, and what `state` returns.
+def run(program: Any) -> None:
+    """Carry out the order in the input, if any, and report the failure, if any, and the program's `state()`.
 
-    All packages are unpacked before the first is put in place, so that all of them are installed or none.
-
-    Args:
-        unpack: Writes one of the order's packages, whose bytes are the file, to a folder, if there is room for it.
-        install: Puts those folders in place, in the order of the packages.
-        state: Returns what is installed.
+    `program.unpack(package, file, folder, room)` writes one of the order's packages, if there is room for it, and
+    `program.install(order, folders)` puts all of them in place after that, so that all are installed or none.
     """
     raw = sys.stdin.buffer
     order = json.loads(raw.readline())
@@ -85,14 +77,14 @@ def run(
             os.makedirs(BASE, exist_ok=True)
             with open(os.path.join(BASE, ".lock"), "w") as lock:  # one program at a time
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                _install(order, raw, unpack, install)
+                _install(order, raw, program)
     except Exception as error:  # noqa: BLE001 - it is reported to the gateway, whatever it is
         failure = _described(error)
     os.write(1, b"\n")
-    sys.stdout.write(base64.b64encode(json.dumps({"failure": failure, **state()}).encode()).decode())
+    sys.stdout.write(base64.b64encode(json.dumps({"failure": failure, **program.state()}).encode()).decode())
 
 
-def _install(order: Any, raw: IO[bytes], unpack: Callable[..., None], install: Callable[..., None]) -> None:
+def _install(order: Any, raw: IO[bytes], program: Any) -> None:
     shutil.rmtree(STAGE, ignore_errors=True)
     try:
         folders: list[str] = []
@@ -100,12 +92,12 @@ def _install(order: Any, raw: IO[bytes], unpack: Callable[..., None], install: C
         for package, memory in _received(order["packages"], raw):
             folders.append(os.path.join(STAGE, str(len(folders))))
             try:
-                unpack(package, memory, folders[-1], room)
+                program.unpack(package, memory, folders[-1], room)
             except OSError:
                 raise
             except Exception as error:
                 raise PackageError(f"{package['name']}: {error}") from error
-        install(order, folders)
+        program.install(order, folders)
     finally:
         shutil.rmtree(STAGE, ignore_errors=True)
 
@@ -131,8 +123,7 @@ def _received(packages: list[Any], raw: IO[bytes]) -> Iterator[tuple[Any, IO[byt
 
 
 def _described(error: Exception) -> dict[str, str]:
-    system = error if isinstance(error, OSError) else None
-    full = system is not None and system.errno in _NO_ROOM
+    full = isinstance(error, OSError) and error.errno in _NO_ROOM
     reason = "package" if isinstance(error, PackageError) else "room" if full else "sandbox"
-    text = system.strerror if system is not None else str(error)
-    return {"reason": reason, "detail": (text or type(error).__name__)[:200]}
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return {"reason": reason, "detail": text[:200]}

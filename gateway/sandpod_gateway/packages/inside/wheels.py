@@ -86,6 +86,11 @@ class Transaction:
                 os.removedirs(folder)
 
 
+def state() -> dict[str, Any]:
+    """Return what wheels and environment markers are chosen by, and what is installed."""
+    return {"environment": environment(), "installed": installed()}
+
+
 def environment() -> dict[str, Any]:
     """Return what wheels and environment markers are chosen by."""
     version = platform.python_version()
@@ -123,16 +128,14 @@ def installed() -> dict[str, dict[str, Any]]:
     return found
 
 
-def dist_infos(folder: str) -> list[tuple[str, str, str]]:
-    """Return folder, canonical name and version of each package's metadata."""
-    found = []
+def dist_infos(folder: str) -> Iterator[tuple[str, str, str]]:
+    """Yield folder, canonical name and version of each package's metadata."""
     with contextlib.suppress(OSError):
         for entry in os.listdir(folder):
             stem, _, suffix = entry.rpartition(".")
             name, dash, version = stem.rpartition("-")
             if suffix == "dist-info" and dash:
-                found.append((entry, canonical(name), version))
-    return found
+                yield entry, canonical(name), version
 
 
 def canonical(name: str) -> str:
@@ -179,7 +182,15 @@ def unpack(wheel: dict[str, Any], memory: IO[bytes], root: str, room: stream.Roo
     rows: dict[str, tuple[str, str, int | str]] = {}
 
     def write(path: str, content: Iterable[bytes], *, executable: bool = False) -> None:
-        size, sha256 = write_file(os.path.join(root, path), content, executable=executable)
+        target, digest, size = os.path.join(root, path), hashlib.sha256(), 0
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with open(target, "wb") as file:
+            for piece in content:
+                size += file.write(piece)
+                digest.update(piece)
+        if executable:
+            os.chmod(target, 0o755)
+        sha256 = base64.urlsafe_b64encode(digest.digest()).decode().rstrip("=")
         rows[path] = (posixpath.relpath(path, LIBRARY), f"sha256={sha256}", size)
 
     for member in members:
@@ -195,19 +206,6 @@ def unpack(wheel: dict[str, Any], memory: IO[bytes], root: str, room: stream.Roo
         write(f"{LIBRARY}/{info}/{name}", [text.encode()])
     with open(os.path.join(root, LIBRARY, info, "RECORD"), "w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([*rows.values(), (f"{info}/RECORD", "", "")])
-
-
-def write_file(path: str, content: Iterable[bytes], *, executable: bool) -> tuple[int, str]:
-    """Write a file, and return its size and its hash as RECORD has it."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    digest, size = hashlib.sha256(), 0
-    with open(path, "wb") as file:
-        for piece in content:
-            size += file.write(piece)
-            digest.update(piece)
-    if executable:
-        os.chmod(path, 0o755)
-    return size, base64.urlsafe_b64encode(digest.digest()).decode().rstrip("=")
 
 
 def info_folder(members: list[zipfile.ZipInfo], name: str) -> str:
@@ -266,8 +264,3 @@ def programs(archive: zipfile.ZipFile, path: str) -> Iterator[tuple[str, str]]:
                 raise ValueError(f"the wheel has an entry point that is none: {name} = {value}")
             first = found["object"].partition(".")[0]
             yield name, PROGRAM.format(shebang=shebang(), first=first, **found.groupdict())
-
-
-def run() -> None:
-    """Carry out the order in the input."""
-    stream.run(unpack, install, lambda: {"environment": environment(), "installed": installed()})

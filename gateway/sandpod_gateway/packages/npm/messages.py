@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, OnErrorOmit, field_validator
 
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import Digest
 from sandpod_gateway.packages.channel import Resolution
@@ -16,16 +17,6 @@ from sandpod_gateway.packages.sandbox import MAX_PACKAGES, InstalledPackage, Rep
 REGISTRY: Final = "npm registry"
 NAME: Final = r"(?:@[A-Za-z0-9~-][A-Za-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*"
 _LOCATION: Final = rf"^node_modules/{NAME}(/node_modules/{NAME}){{0,20}}$"
-
-# What npm's lock file has for each package that matters when another one is added. Neither hashes nor addresses: those
-# come from the registry alone.
-_LOCKED: Final = frozenset(
-    {
-        *("name", "version", "optional", "peer", "hasInstallScript", "inBundle"),
-        *("dependencies", "optionalDependencies", "peerDependencies", "peerDependenciesMeta"),
-        *("engines", "os", "cpu", "libc"),
-    }
-)
 
 _UNREACHABLE: Final = re.compile(
     r"E40[13]|E5\d\d|E429|ENEEDAUTH|ECONN\w+|ENOTFOUND|EAI_AGAIN|E\w*TIMEDOUT|E\w*TIMEOUT|ERR_SOCKET_TIMEOUT|EHOSTUNREACH"
@@ -67,13 +58,6 @@ class NpmRecord(Untrusted):
     dependencies: dict[_Name, _Text] = Field(default_factory=dict, max_length=MAX_PACKAGES)
     packages: dict[Location, Locked] = Field(default_factory=dict, max_length=MAX_PACKAGES)
 
-    def lock(self) -> dict[str, dict[str, Any]]:
-        """Return the packages as they stand in a lock file."""
-        return {
-            path: {key: value for key, value in locked.model_dump().items() if key in _LOCKED and value}
-            for path, locked in self.packages.items()
-        }
-
 
 class NpmState(Report):
     """What a sandbox reports of its Node.js and its npm packages."""
@@ -85,7 +69,8 @@ class NpmState(Report):
     def require_node(self) -> NpmTarget:
         """Return the Node.js to install for. Raises unsupported_language."""
         if self.environment is None:
-            raise Failure.NO_NODE.error()
+            message, step = "This sandbox has no Node.js.", "Use a template whose image has it."
+            raise SandpodError(ErrorCode.UNSUPPORTED_LANGUAGE, message, next_step=step)
         return self.environment
 
     @cached_property
@@ -109,21 +94,14 @@ class NpmState(Report):
 
 
 class NpmPackage(Untrusted):
-    """A package that is to be installed.
+    """A package that the sandbox is to have."""
 
-    Attributes:
-        path: Its location, below the folder that has `node_modules`.
-        integrity: Its hash, as the registry announces it; empty for a package that is installed in this version.
-        script: Whether it has an install script.
-        needed: Whether the request needs it.
-    """
-
-    path: Location
+    path: Location  # below the folder that has `node_modules`
     name: Annotated[str, Field(min_length=1, max_length=214)]
     version: NpmVersion
-    integrity: Annotated[str, Field(max_length=500)] = ""
-    script: bool = False
-    needed: bool = False
+    integrity: Annotated[str, Field(max_length=500)] = ""  # as the registry announces it; empty if it is installed
+    script: bool = False  # whether it has an install script
+    needed: bool = False  # whether the request needs it
 
     @property
     def digest(self) -> Digest:
@@ -131,7 +109,9 @@ class NpmPackage(Untrusted):
         try:
             return Digest.announced(self.integrity)
         except ValueError as error:
-            raise Failure.NO_HASH.error(self.name, error) from error
+            message = f"The npm registry does not announce exactly one valid hash of {self.name}: {error}."
+            step = "Ask for another version; tell the administrator if it persists."
+            raise SandpodError(ErrorCode.BACKEND_ERROR, message, next_step=step) from error
 
 
 class Resolved(Resolution):
@@ -178,7 +158,6 @@ class NpmFailure(Untrusted):
         if code in errors:
             return errors[code]
         if code.startswith("EALLOW"):
-            return Failure.BLOCKED.error(
-                f"{spec} comes from a repository, an address or a file; only packages of the registry are installed."
-            )
+            where = "a repository, an address or a file; only packages of the registry are installed"
+            return Failure.BLOCKED.error(f"{spec} comes from {where}.")
         return Failure.UNREACHABLE.error(REGISTRY) if _UNREACHABLE.fullmatch(code) else Failure.UNKNOWN.error("npm")

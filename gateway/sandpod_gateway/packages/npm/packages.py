@@ -12,13 +12,11 @@ import json
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from sandpod_gateway.api.results import Package
+from sandpod_gateway.api.results import ErrorCode, Package
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import Content
 from sandpod_gateway.packages.channel import MAX_LENGTH, Channel
@@ -32,6 +30,14 @@ from sandpod_gateway.packages.settings import NpmSettings
 _ASKED: Final = re.compile(rf"({NAME})(?:@([A-Za-z0-9^~<>=*][A-Za-z0-9.^~<>=|* +-]*))?", re.ASCII)
 _FILE: Final = re.compile(r"\.(?:tgz|tar|tar\.gz)$", re.IGNORECASE)
 _NAMED: Final = 5  # packages that a note lists
+
+# What npm's lock file has for each package that matters when another one is added. Neither hashes nor addresses: those
+# come from the registry alone.
+_LOCKED: Final = {
+    *("name", "version", "optional", "peer", "hasInstallScript", "inBundle"),
+    *("dependencies", "optionalDependencies", "peerDependencies", "peerDependenciesMeta"),
+    *("engines", "os", "cpu", "libc"),
+}
 
 _PROGRAM: Final = Path(__file__).with_name("process.cjs")
 _MEMORY: Final = ("RLIMIT_DATA", 4 * 2**30)  # bytes, most of which Node sets aside and does not use
@@ -72,13 +78,17 @@ class NpmPackages(Channel[NpmState, Resolved]):
         """Return the requirements, sorted and without duplicates, each package in one version."""
         wanted = super().parse(packages)
         if len({each.name for each in wanted}) < len(wanted):
-            raise Failure.TWO_VERSIONS.error()
+            step = "Name it once: a program finds one version of a package."
+            raise SandpodError(ErrorCode.INVALID_ARGUMENT, "One package is asked for in two versions.", next_step=step)
         return wanted
 
     def _parse(self, text: str) -> NpmRequirement:
         found = _ASKED.fullmatch(text) if len(text) <= MAX_LENGTH else None
         if found is None or _FILE.search(text):
-            raise Failure.NO_NPM_REQUIREMENT.error()
+            refused = "options, paths, addresses, repositories and aliases are not taken"
+            message = f"That is not the name of an npm package: {refused}."
+            step = "Use a name with a version or range if need be, such as lodash, express@4 or @types/node@^22."
+            raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
         return NpmRequirement(found[1], found[2] or "")
 
     def _normal(self, name: str) -> str:
@@ -100,7 +110,11 @@ class NpmPackages(Channel[NpmState, Resolved]):
         Not where a list of allowed names is set: a sandbox could add other packages as dependencies of allowed ones.
         Dependencies are then of the newest versions that fit.
         """
-        return {} if self._limits.allow else state.record.lock()
+        locked = {} if self._limits.allow else state.record.packages
+        return {
+            path: {key: value for key, value in entry.model_dump(include=_LOCKED).items() if value}
+            for path, entry in locked.items()
+        }
 
     def _dependencies(self, state: NpmState) -> dict[str, str]:
         """Return the earlier requests, as far as they are allowed."""
@@ -114,26 +128,23 @@ class NpmPackages(Channel[NpmState, Resolved]):
         return found
 
     async def _resolve(self, wanted: list[NpmRequirement], state: NpmState, pins: dict[str, Any]) -> Resolved:
-        asked = {"names": [each.name for each in wanted], "wanted": list(map(str, wanted)), "lock": pins or None}
-        async with scratch_folder("npm") as scratch:
-            return await self._run_npm(
-                scratch, state.require_node(), {**asked, "dependencies": self._dependencies(state)}, Resolved
-            )
+        job = {"names": [each.name for each in wanted], "wanted": list(map(str, wanted)), "lock": pins or None}
+        job |= {"dependencies": self._dependencies(state)}
+        async with scratch_folder() as scratch:
+            return await self._run_npm(scratch, state.require_node(), job, Resolved)
 
     def _is_missing(self, package: NpmPackage, state: NpmState) -> bool:
         there = state.record.packages.get(package.path)
         return there is None or there.version != package.version
 
-    @asynccontextmanager
-    async def _download(self, packages: list[NpmPackage], state: NpmState) -> AsyncIterator[list[Path]]:
-        async with scratch_folder("npm") as scratch:
-            files = [scratch / f"{number}.tgz" for number in range(len(packages))]
-            job = [
-                {"name": package.name, "version": package.version, "integrity": package.integrity, "file": str(path)}
-                for package, path in zip(packages, files, strict=True)
-            ]
-            await self._run_npm(scratch, state.require_node(), {"packages": job}, Untrusted)
-            yield files
+    async def _download(self, packages: list[NpmPackage], state: NpmState, scratch: Path) -> list[Path]:
+        files = [scratch / f"{number}.tgz" for number in range(len(packages))]
+        job = [
+            {**package.model_dump(include={"name", "version", "integrity"}), "file": str(path)}
+            for package, path in zip(packages, files, strict=True)
+        ]
+        await self._run_npm(scratch, state.require_node(), {"packages": job}, Untrusted)
+        return files
 
     async def _run_npm(self, scratch: Path, target: NpmTarget, job: dict[str, Any], model: type[_A]) -> _A:
         settings, folder = self._settings, scratch / "npm"
@@ -209,7 +220,9 @@ def _find() -> tuple[str, str]:
             version = json.loads((npm / "package.json").read_bytes())["version"]
             if os.access(node, os.X_OK) and tuple(int(part) for part in version.split(".")[:2]) >= _LEAST_NPM:
                 return str(node), str(npm)
-    raise Failure.NO_NPM.error()
+    message = "This server has no npm, which JavaScript packages are resolved with."
+    step = "Tell the administrator to install sandpod[node], which brings Node.js with it."
+    raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, message, next_step=step)
 
 
 def _note(names: list[str]) -> str | None:
@@ -217,6 +230,6 @@ def _note(names: list[str]) -> str | None:
         return None
     listed = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
     return (
-        f"Scripts that packages run at their installation were not run: those of {listed}. What they would have built "
-        "or downloaded is not there; where a program misses it, use another package."
+        f"Install scripts of packages were not run: those of {listed}. What they would have built or downloaded is "
+        "missing; if a program needs it, use another package."
     )

@@ -78,7 +78,7 @@ function options() {
   };
 }
 
-// What has no say in the options is asked of this process itself.
+// What the options do not cover is read from this process itself.
 function pretend({ node, cpu, os }) {
   Object.defineProperty(process, 'version', { value: node });
   Object.defineProperty(process, 'arch', { value: cpu });
@@ -104,7 +104,7 @@ async function resolve() {
     for (const edge of node.edgesOut.values()) if (edge.to) needed.add(edge.to);
   }
   const found = [];
-  // The registry's own word: what is in the lock comes from a sandbox.
+  // As the registry announces it: what is in the lock comes from a sandbox.
   const announced = async ({ location, packageName, version }) => {
     if (job.lock?.[location]?.version === version) return '';
     const wanted = `${packageName}@${version}`;
@@ -140,7 +140,7 @@ async function download() {
   const pacote = load('pacote');
   const common = options();
   for (const { name, version, integrity, file } of job.packages) {
-    // By the registry's own word of where it is, and not by a sandbox's.
+    // From where the registry says that it is, and not a sandbox.
     await pacote.tarball.file(`${name}@${version}`, file, { ...common, integrity });
   }
   return {};
@@ -155,7 +155,6 @@ function described(error) {
   return {
     code,
     spec: typeof spec === 'string' ? spec : '',
-    status: error.statusCode ?? 0,
     required: error.required ?? null,
     versions: versions.slice(-5),
     conflict: edge.name ? `${edge.from?.name ?? 'what is asked for'} asks for ${edge.name} ${edge.spec}` : '',

@@ -1,14 +1,14 @@
 """Python packages of sandboxes, resolved and downloaded with pip, as a process with limits of its own.
 
 Wheels alone, and all of them from the index, so nothing of a package is run: a source package would be. pip sees no
-configuration but what is set here.
+configuration but what is set here. Its output may hold addresses with passwords: only names and versions are passed on.
 """
 
+import contextlib
 import json
 import re
 import sys
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import unquote, urlsplit
@@ -17,11 +17,11 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, canonicalize_version
 from pydantic import AliasPath, Field, OnErrorOmit, ValidationError
 
-from sandpod_gateway.api.results import Package
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import Digest
-from sandpod_gateway.packages.channel import MAX_LENGTH, Channel, Resolution, installed
-from sandpod_gateway.packages.errors import Failure
-from sandpod_gateway.packages.pip.errors import failure_of
+from sandpod_gateway.packages.channel import MAX_LENGTH, Channel, Resolution
+from sandpod_gateway.packages.errors import ConflictError, Failure
 from sandpod_gateway.packages.process import guard, run_program, scratch_folder
 from sandpod_gateway.packages.sandbox import MAX_PACKAGES, InstalledPackage, Report, Untrusted, Version
 
@@ -35,6 +35,37 @@ _OPTIONS: Final = (
     *("--progress-bar", "off", "--retries", "1", "--timeout", "15", "--only-binary", ":all:"),
 )
 _GLIBC_OLDEST: Final = 5  # manylinux_2_5, the oldest tag
+
+# What pip says.
+_NO_MATCH: Final = re.compile(r"No matching distribution found for ([A-Za-z0-9][\w.\-\[\],<>=!~*+ ]{0,200})")
+_VERSIONS: Final = re.compile(
+    r"Could not find a version that satisfies the requirement .*\(from versions: (?!none)(.{0,2000})\)"
+)
+_CONFLICT: Final = re.compile(r"ResolutionImpossible|conflicting dependencies")
+_ASKED: Final = re.compile(
+    r"^ {4}([A-Za-z0-9][\w.\- ]{0,80} depends on [A-Za-z0-9][\w.\-\[\],<>=!~*+ ]{0,100})$", re.MULTILINE
+)
+_UNREACHABLE: Final = re.compile(
+    r"NewConnectionError|ConnectTimeoutError|Connection(?:Reset|Refused)?Error|Name or service not known|SSLError|"
+    r"Temporary failure in name resolution|ReadTimeoutError|ProxyError|certificate verify failed|: 5\d\d Server Error|"
+    r"40[13] Client Error"
+)
+# What is searched for in the output, and what goes into the message; the first match counts.
+_MEANINGS: Final = (
+    (
+        re.compile(r"required by address: ([A-Za-z0-9._-]{1,128});"),
+        Failure.BLOCKED,
+        "{} is required by an address; only packages of the index are installed.",
+    ),
+    (
+        re.compile(r"too much metadata: ([A-Za-z0-9._-]{1,128});|^MemoryError", re.MULTILINE),
+        Failure.BLOCKED,
+        "The metadata of {} is too large to be read.",
+    ),
+    (re.compile("refused address"), Failure.REFUSED_ADDRESS, ""),
+    (_UNREACHABLE, Failure.UNREACHABLE, "package index"),
+    (re.compile(r"No space left on device|Disk quota exceeded"), Failure.NO_ROOM, ""),
+)
 
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,128}$")]
 _Text = Annotated[str, Field(pattern=r"^[\w.+ -]{0,64}$")]
@@ -55,12 +86,6 @@ class Target(Untrusted):
         options = ["--implementation", "cp", "--python-version", f"{python[0]}.{python[1:]}"]
         for abi in (self.abi, "abi3", "none"):
             options += ["--abi", abi]
-        for platform in self._platforms():
-            options += ["--platform", platform]
-        return options
-
-    def _platforms(self) -> list[str]:
-        """Return the tags of its platform, the newest first."""
         kind, version = self.libc
         minor = re.fullmatch(r"[12]\.(\d{1,3})", version)
         if kind == "glibc" and minor is not None:
@@ -68,8 +93,9 @@ class Target(Untrusted):
             tags += ["manylinux2014", "manylinux2010", "manylinux1"]
         else:
             tags = ["musllinux_1_2", "musllinux_1_1"]
-        machine = self.platform.removeprefix("linux-")
-        return [f"{tag}_{machine}" for tag in (*tags, "linux")]
+        for tag in (*tags, "linux"):  # the newest first
+            options += ["--platform", f"{tag}_{self.platform.removeprefix('linux-')}"]
+        return options
 
 
 class State(Report):
@@ -118,16 +144,15 @@ class PythonPackages(Channel[State, Wheels]):
 
     def _parse(self, text: str) -> Requirement:
         # Only the text that is made from this requirement reaches pip's command line.
-        if len(text) > MAX_LENGTH or _CHARACTERS.fullmatch(text) is None:
-            raise Failure.NO_REQUIREMENT.error()
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement as error:
-            raise Failure.NO_REQUIREMENT.error() from error
-        if requirement.url is not None or requirement.marker is not None:
-            raise Failure.NO_REQUIREMENT.error()
-        requirement.name = canonicalize_name(requirement.name)
-        return requirement
+        plain = len(text) <= MAX_LENGTH and _CHARACTERS.fullmatch(text) is not None
+        with contextlib.suppress(InvalidRequirement):
+            requirement = Requirement(text) if plain else None
+            if requirement is not None and requirement.url is None and requirement.marker is None:
+                requirement.name = canonicalize_name(requirement.name)
+                return requirement
+        message = "That is not a package name: options, paths, addresses and conditions are not taken."
+        step = "Use a name with extras or versions if need be, such as numpy, uvicorn[standard] or numpy>=1.26,<3."
+        raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
 
     def _normal(self, name: str) -> str:
         return canonicalize_name(name)
@@ -137,11 +162,8 @@ class PythonPackages(Channel[State, Wheels]):
         version = state.installed[requirement.name].version
         return not requirement.extras and requirement.specifier.contains(version, prereleases=True)
 
-    def _pins(self, state: State) -> dict[str, str]:
-        return {name: each.version for name, each in state.installed.items()}
-
     async def _resolve(self, wanted: list[Requirement], state: State, pins: dict[str, str]) -> Wheels:
-        async with scratch_folder("pip") as scratch:
+        async with scratch_folder() as scratch:
             report, kept = scratch / "report.json", scratch / "constraints.txt"
             kept.write_text("\n".join(f"{name}=={version}" for name, version in sorted(pins.items())), encoding="utf-8")
             options = ["--dry-run", "--ignore-installed", "--report", str(report), "--constraint", str(kept)]
@@ -156,14 +178,12 @@ class PythonPackages(Channel[State, Wheels]):
         there = state.installed.get(canonicalize_name(package.name))
         return there is None or canonicalize_version(there.version) != canonicalize_version(package.version)
 
-    @asynccontextmanager
-    async def _download(self, packages: list[Wheel], state: State) -> AsyncIterator[list[Path]]:
-        async with scratch_folder("pip") as scratch:
-            folder = scratch / "wheels"
-            folder.mkdir()
-            pinned = [f"{wheel.name}=={wheel.version}" for wheel in packages]
-            await self._run_pip(scratch, state.environment, ["download", "--no-deps", "--dest", str(folder)], pinned)
-            yield [folder / wheel.filename for wheel in packages]
+    async def _download(self, packages: list[Wheel], state: State, scratch: Path) -> list[Path]:
+        folder = scratch / "wheels"
+        folder.mkdir()
+        pinned = [f"{wheel.name}=={wheel.version}" for wheel in packages]
+        await self._run_pip(scratch, state.environment, ["download", "--no-deps", "--dest", str(folder)], pinned)
+        return [folder / wheel.filename for wheel in packages]
 
     async def _run_pip(self, scratch: Path, target: Target, command: list[str], wanted: Iterable[str]) -> None:
         settings = self._settings
@@ -182,6 +202,27 @@ class PythonPackages(Channel[State, Wheels]):
         if status != 0:
             raise failure_of(output, settings.max_bytes)
 
-    def _result(self, found: Wheels, added: list[Wheel], state: State) -> tuple[list[Package], str | None]:
-        del added
-        return installed({canonicalize_name(wheel.name) for wheel in found.packages}, state), None
+
+def failure_of(output: str, max_bytes: int) -> SandpodError:
+    """Return the error for the end of a failed pip's output, where an installation may take `max_bytes`."""
+    if _CONFLICT.search(output):
+        return ConflictError("; ".join(_ASKED.findall(output)[:4])[:500] or None)
+    for pattern, failure, value in _MEANINGS:
+        if found := pattern.search(output):
+            return failure.error(value.format(*(group or "a package" for group in found.groups())))
+    if "File too large" in output:
+        return Failure.TOO_LARGE.error(max_bytes)
+    if found := _NO_MATCH.search(output):
+        return _no_match(found[1].strip(), output)
+    return Failure.UNKNOWN.error("pip")
+
+
+def _no_match(name: str, output: str) -> SandpodError:
+    if versions := _VERSIONS.search(output):
+        newest = [version.strip() for version in versions[1].split(",")][-5:]
+        return Failure.NO_VERSION.error(name, cause=f"The newest that fit this sandbox are {', '.join(newest)}.")
+    project = canonicalize_name(re.split(r"[\[<>=!~ ]", name, maxsplit=1)[0])
+    if re.search(rf"Fetched page \S+/{re.escape(project)}/? as ", output):
+        what = "for this sandbox's Python and platform; source packages are not built"
+        return Failure.UNFIT.error(f"There is no wheel of {name} {what}.")
+    return Failure.NO_PACKAGE.error("package index", name)

@@ -75,7 +75,7 @@ email.message_from_string = metadata_of_bounded_size  # type: ignore[assignment]
 socket.getaddrinfo = permitted_addresses
 # pip's own reads files and starts programs of this machine, and describes it to the index.
 session.user_agent = lambda: f"pip/{pip.__version__}"  # type: ignore[assignment]
-# Its output tells a package without a suitable file from one that the index does not have.
+# Its output distinguishes a package without a suitable file from one that the index does not have.
 logging.getLogger("pip._internal.index.collector").addHandler(logging.StreamHandler(sys.stdout))
 logging.getLogger("pip._internal.index.collector").setLevel(logging.DEBUG)
 sys.addaudithook(start_nothing)

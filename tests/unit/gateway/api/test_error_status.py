@@ -4,7 +4,7 @@ import pytest
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.http.refusals import problem
+from sandpod_gateway.http.negotiation import problem
 
 SERVERS_OWN = {ErrorCode.BACKEND_ERROR, ErrorCode.EXECUTION_FAILED}
 

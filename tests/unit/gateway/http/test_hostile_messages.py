@@ -15,7 +15,7 @@ from fakes.backend import FakeBackend
 from sandpod_gateway.api import messages
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.http import limits as bounds
-from sandpod_gateway.mcp.calls import BadArguments
+from sandpod_gateway.mcp.calls import CallMiddleware
 from sandpod_gateway.settings import LimitSettings, Settings
 from support.gateway.hostile_messages import HOSTILE, ID, call
 from support.gateway.peers import ACCEPT, HEADERS, INITIALIZE, PATIENCE, PING, until
@@ -72,7 +72,7 @@ async def test_what_holds_too_much_is_refused_with_its_id_and_no_other_session_n
     async def reached(*_: object) -> None:
         pytest.fail("the message reached the tools")
 
-    monkeypatch.setattr(BadArguments, "on_call_tool", reached)
+    monkeypatch.setattr(CallMiddleware, "on_call_tool", reached)
     async with serving() as place, place.poster(transport) as post:
         other = await place.session()
         for name, (code, body) in HOSTILE.items():

@@ -94,6 +94,20 @@ async def test_environments_name_the_libraries_that_the_settings_do() -> None:
     }
 
 
+async def uploaded(folder: Path, name: str) -> dict[str, Any]:
+    """Return the answer to the upload of a file of the server's folder."""
+    settings = Settings.model_validate({"compat": {"systems": ["johanli233"], "upload_dir": folder}})
+    gateway = Gateway(settings, FakeBackend())
+    async with gateway.running(), Client(gateway.mcp) as client:
+        made = await client.call_tool("create_sandbox", {"name": "a"})
+        assert made.structured_content is not None
+        arguments = {"sandbox_id": made.structured_content["sandbox_id"], "local_file_path": name}
+        answer = await client.call_tool("upload_file_to_sandbox", arguments)
+    content: dict[str, Any] | None = answer.structured_content
+    assert content is not None
+    return content
+
+
 async def test_upload_reads_no_more_than_may_be_uploaded_and_not_on_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,7 +115,6 @@ async def test_upload_reads_no_more_than_may_be_uploaded_and_not_on_the_event_lo
     folder.mkdir()
     with (folder / "large").open("wb") as file:
         file.truncate(2**40)  # sparse: nobody can read it whole
-    settings = Settings.model_validate({"compat": {"systems": ["johanli233"], "upload_dir": folder}})
     threads: list[int] = []
     read = johanli233.Johanli._read
 
@@ -110,15 +123,24 @@ async def test_upload_reads_no_more_than_may_be_uploaded_and_not_on_the_event_lo
         return read(self, path)
 
     monkeypatch.setattr(johanli233.Johanli, "_read", watched)
-    gateway = Gateway(settings, FakeBackend())
-    async with gateway.running(), Client(gateway.mcp) as client:
-        made = await client.call_tool("create_sandbox", {"name": "a"})
-        assert made.structured_content is not None
-        arguments = {"sandbox_id": made.structured_content["sandbox_id"], "local_file_path": "large"}
-        answer = await client.call_tool("upload_file_to_sandbox", arguments)
-    assert answer.structured_content is not None
-    assert "The content is over" in answer.structured_content["message"]
+    assert "The content is over" in (await uploaded(folder, "large"))["message"]
     assert threads != [threading.get_ident()]
+
+
+async def test_upload_of_a_file_that_the_server_cannot_open_is_refused_as_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "locked").write_text("secret")
+    opened = Path.open
+
+    def denied(self: Path, *args: Any, **options: Any) -> Any:
+        if self.name == "locked":
+            raise PermissionError(13, "Permission denied")
+        return opened(self, *args, **options)
+
+    monkeypatch.setattr(Path, "open", denied)
+    answer = await uploaded(tmp_path, "locked")
+    assert answer["message"].startswith("This server does not read that file for a sandbox.")
 
 
 def test_folders_of_other_systems_are_links_to_the_workspace_everywhere() -> None:

@@ -11,7 +11,7 @@ from mcp_types import BlobResourceContents, TextResourceContents
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.mcp.resources import MAX_BYTES
+from sandpod_gateway.mcp.server import MAX_BYTES
 from sandpod_gateway.settings import Settings
 
 

@@ -1,9 +1,12 @@
 """The cache of packages, and what counts as a hash."""
 
+import asyncio
 import base64
 import hashlib
 import io
 import os
+import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -119,3 +122,23 @@ async def test_files_from_before_that_are_over_the_bound_are_removed(tmp_path: P
         os.utime(path, (number, number))
     opened(folder)
     assert sorted(path.name for path in folder.iterdir()) == ["sha256-2.package", "sha256-3.package"]
+
+
+async def test_package_that_two_owners_download_at_once_is_kept_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, move, both = opened(tmp_path / "cache"), shutil.move, threading.Barrier(2)
+    sources = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        path, digest = written(tmp_path / name, b"good")
+        sources.append(path)
+
+    def moved(source: Path, target: Path) -> None:
+        move(source, target)
+        both.wait(60)  # until both are beside their place
+
+    monkeypatch.setattr(shutil, "move", moved)
+    assert await asyncio.gather(*(added(cache, path, digest) for path in sources)) == [b"good", b"good"]
+    assert await content(cache, digest) == b"good"
+    assert len(list((tmp_path / "cache").iterdir())) == 1

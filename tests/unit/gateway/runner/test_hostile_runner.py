@@ -287,7 +287,7 @@ def _answering(place: Place, monkeypatch: pytest.MonkeyPatch, step: int) -> list
         return stream
 
     monkeypatch.setattr(place.backend, "open_stream", hostile)
-    monkeypatch.setattr("sandpod_gateway.mcp.tools.background.current_owner", lambda: "alice")
+    monkeypatch.setattr("sandpod_gateway.mcp.tools.runs.current_owner", lambda: "alice")
     return asked
 
 

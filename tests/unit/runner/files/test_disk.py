@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandpod_runner.files.disk import DiskWatch, find_disk_watch
-from sandpod_runner.files.uploads import Uploads
+from sandpod_runner.files.operations import Uploads
 from sandpod_runner.files.workspace import Workspace
 from sandpod_runner.limits.memory import in_memory
 
@@ -79,7 +79,7 @@ def test_folder_that_is_written_to_seldom_is_counted_once_its_file_system_has_lo
     free, now = 100 * MIB, 1000.0
     monkeypatch.setattr(DiskWatch, "_free_bytes", lambda _: free)
     monkeypatch.setattr("sandpod_runner.files.disk.time.monotonic", lambda: now)
-    watch = DiskWatch(str(tmp_path), 10 * MIB, seldom=True)
+    watch = DiskWatch(str(tmp_path), 10 * MIB, packages=True)
     assert not watch.is_steady()
     watch.used()
     free -= 9 * MIB

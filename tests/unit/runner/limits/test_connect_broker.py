@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from sandpod_runner.limits.network import is_own, read_place
+from sandpod_runner.limits.network import is_own, read_endpoint
 
 
 def v4(host: str, port: int) -> bytes:
@@ -18,7 +18,7 @@ def v6(host: str, port: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("address", "place"),
+    ("address", "endpoint"),
     [
         (v4("203.0.113.1", 443), ("203.0.113.1", 443)),
         (v4("203.0.113.1", 443)[:8], ("203.0.113.1", 443)),
@@ -32,8 +32,8 @@ def v6(host: str, port: int) -> bytes:
         (b"", None),
     ],
 )
-def test_address_of_the_internet_is_read_and_others_are_none(address: bytes, place: tuple[str, int] | None) -> None:
-    assert read_place(address) == place
+def test_address_of_the_internet_is_read_and_others_are_none(address: bytes, endpoint: tuple[str, int] | None) -> None:
+    assert read_endpoint(address) == endpoint
 
 
 def test_own_addresses_are_known_by_the_system() -> None:

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandpod_runner.output.output_log import BLOCK, OutputLog, Reading
-from sandpod_runner.output.spill_file import SpillFile, SpillFolder
+from sandpod_runner.output.output_log import BLOCK, OutputLog, Reading, SpillFile, SpillFolder
 from sandpod_runner.protocol.messages import HIDDEN
 
 MEMORY = 4096

@@ -11,12 +11,12 @@ import pytest
 
 from sandpod_api import names
 from sandpod_api.templates import TemplateLanguage
-from sandpod_runner.processes import languages
-from sandpod_runner.processes.languages import CommandLanguage, find_languages, find_python, read_languages
+from sandpod_runner.processes import environment
+from sandpod_runner.processes.environment import CommandLanguage, find_languages, find_python, read_languages
 from sandpod_runner.settings import SettingsError, read_settings
 
 RUBY = {"name": "ruby", "command": ["ruby", "-W0", "{file}"], "extension": ".rb"}
-PACKAGES = Path(languages.PACKAGES)
+PACKAGES = Path(environment.PACKAGES)
 UNDER_THE_IMAGES_PYTHON = ("sandpod_runner.zygote.server", "sandpod_runner.python.context")
 OLDEST = (3, 9)
 """The oldest Python whose programs the runner can start."""
@@ -35,11 +35,6 @@ def test_languages_of_a_template_are_read_as_the_operator_writes_them() -> None:
         CommandLanguage("ruby", ("ruby", "-W0", "{file}"), ".rb"),
     )
     assert read_settings({}).languages == ()
-
-
-def test_file_takes_its_place_wherever_it_is_named() -> None:
-    language = CommandLanguage("c", ("sh", "-c", "cc -o /tmp/a {file} && /tmp/a", "{file}"))
-    assert language.command_for("/tmp/x") == ["sh", "-c", "cc -o /tmp/a /tmp/x && /tmp/a", "/tmp/x"]
 
 
 CHANGES: list[dict[str, Any]] = [
@@ -76,7 +71,7 @@ def test_what_is_no_language_is_refused_by_name(wrong: str) -> None:
 def test_only_languages_whose_program_is_there_are_offered(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     ruby = program(tmp_path, "ruby")
     wanted = read_languages(json.dumps([RUBY, RUBY | {"name": "lua", "command": ["lua", "{file}"]}]))
-    found = find_languages(find_python(None, {}), wanted, {"PATH": str(tmp_path)})
+    found = find_languages(find_python(None, {})[1], wanted, {"PATH": str(tmp_path)})
     assert dict(found.versions) == {"python": ".".join(map(str, sys.version_info[:3])), "ruby": ""}
     assert found.commands["ruby"].command == (ruby, "-W0", "{file}")
     assert (found.node, found.shell) == (None, None)
@@ -85,8 +80,8 @@ def test_only_languages_whose_program_is_there_are_offered(tmp_path: Path, capfd
 
 def test_python_of_the_image_starts_its_programs() -> None:
     env = {"PATH": str(Path(sys.executable).parent)}
-    found = find_python("python3", env)
-    assert (Path(found.program).name, found.version) == ("python3", ".".join(map(str, sys.version_info[:3])))
+    found, version = find_python("python3", env)
+    assert (Path(found).name, version) == ("python3", ".".join(map(str, sys.version_info[:3])))
 
 
 @pytest.mark.parametrize("text", ["exit 1", "echo SyntaxError; exit 1", "true", "kill -9 $$"])
@@ -96,14 +91,14 @@ def test_python_that_can_not_do_it_is_no_language_and_the_runners_own_starts_pro
     program(tmp_path, "python3", text)
     for path in (tmp_path, tmp_path / "none"):
         found = find_python("python3", {"PATH": str(path)})
-        assert (found.program, found.version) == (sys.executable, "")
-        assert "python" not in find_languages(found, (), {"PATH": str(path)}).versions
+        assert found == (sys.executable, "")
+        assert "python" not in find_languages(found[1], (), {"PATH": str(path)}).versions
 
 
 def test_program_that_never_answers_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(languages, "PATIENCE", 0.2)
+    monkeypatch.setattr(environment, "PATIENCE", 0.2)
     program(tmp_path, "node", "sleep 3051")
-    found = find_languages(find_python(None, {}), (), {"PATH": f"{tmp_path}:/bin"})
+    found = find_languages(find_python(None, {})[1], (), {"PATH": f"{tmp_path}:/bin"})
     assert found.node is None
     assert "javascript" not in found.versions
 

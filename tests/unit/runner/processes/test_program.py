@@ -1,5 +1,6 @@
 """What a sweep kills, and what it never does for the sake of one process that is slow to end."""
 
+import asyncio
 import itertools
 import os
 import signal
@@ -9,7 +10,7 @@ import pytest
 
 from sandpod_runner.ipc import process_tree
 from sandpod_runner.processes import program
-from sandpod_runner.processes.program import Sweeper
+from sandpod_runner.processes.program import sweep
 
 
 @pytest.fixture
@@ -24,13 +25,8 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 async def swept(strays: Callable[[], set[int]], ends: Callable[[], int] = lambda: 0) -> None:
     """Sweep on a clock that goes on by a hundredth of a second whenever it is read; something always has just died."""
-    clock = itertools.count(0, 0.01)
-
-    def reap() -> None:
-        sweeper.died.set()
-
-    sweeper = Sweeper(reap, strays, ends, clock.__next__)
-    await sweeper.sweep()
+    died = asyncio.Event()
+    await sweep(died.set, strays, ends, died, itertools.count(0, 0.01).__next__)
 
 
 async def test_process_that_is_slow_to_end_takes_nothing_else_along(killed: list[int]) -> None:

@@ -22,7 +22,9 @@ class Counted(DiskWatch):
 
 
 def guard_of(disk: DiskWatch) -> Guard:
-    toolbox: Any = SimpleNamespace(memory=None, contexts=SimpleNamespace(pids=dict), disks=(disk,))
+    toolbox: Any = SimpleNamespace(
+        memory=None, contexts=SimpleNamespace(pids=dict), storage=SimpleNamespace(disk=None), packages=disk
+    )
     return Guard(toolbox, [])
 
 
@@ -40,7 +42,7 @@ async def test_folder_is_not_counted_for_each_of_many_short_runs_but_after_an_up
 async def test_folder_that_is_steady_is_looked_at_and_not_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = Counted(str(tmp_path), 2**32, seldom=True)
+    disk = Counted(str(tmp_path), 2**32, packages=True)
     monkeypatch.setattr(disk, "_free_bytes", lambda: 2**40)
     guard = guard_of(disk)
     for _ in range(3):

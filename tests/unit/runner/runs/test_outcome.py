@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from sandpod_runner.ipc.jobs import Exit
-from sandpod_runner.runs.outcome import Stop, describe_end, killed, out_of_memory, ran_out
+from sandpod_runner.runs.request import Stop
+from sandpod_runner.runs.run import describe_end, killed, out_of_memory, ran_out
 
 MIB = 1024 * 1024
 ABORTED = Exit(signal.SIGABRT)
@@ -26,9 +27,9 @@ FAILED = Exit(1 << 8)
         (Exit(None), Stop("cancelled"), {"outcome": "cancelled", "exit_code": None, "signal": None}),
     ],
 )
-def test_end_is_told_by_exit_code_signal_and_reason(how: Exit, stop: Stop | None, expected: dict[str, Any]) -> None:
-    told = describe_end(how, stop, None)
-    assert {key: told[key] for key in expected} == expected
+def test_end_has_exit_code_signal_and_reason(how: Exit, stop: Stop | None, expected: dict[str, Any]) -> None:
+    end = describe_end(how, stop, None)
+    assert {key: end[key] for key in expected} == expected
 
 
 def test_end_that_nobody_saw_is_an_error_and_says_so() -> None:
@@ -38,8 +39,8 @@ def test_end_that_nobody_saw_is_an_error_and_says_so() -> None:
 
 
 def test_figures_are_milliseconds_and_bytes() -> None:
-    told = describe_end(Exit(0, cpu=0.25, max_rss=5), None, None)
-    assert (told["cpu_ms"], told["max_rss_bytes"]) == (250.0, 5)
+    end = describe_end(Exit(0, cpu=0.25, max_rss=5), None, None)
+    assert (end["cpu_ms"], end["max_rss_bytes"]) == (250.0, 5)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_figures_are_milliseconds_and_bytes() -> None:
         (Exit(None), False),
     ],
 )
-def test_killed_is_by_signal_or_as_a_shell_tells_it(how: Exit, expected: bool) -> None:  # noqa: FBT001
+def test_killed_is_by_signal_or_as_a_shell_reports_it(how: Exit, expected: bool) -> None:  # noqa: FBT001
     assert killed(how) is expected
 
 

@@ -5,9 +5,11 @@ from typing import Any
 
 from sandpod_runner.output.output_log import OutputLog
 from sandpod_runner.runs.delivery import Delivery
+from sandpod_runner.runs.request import parse_run
 from sandpod_runner.server.connection import _wait
 
 PATIENCE = 30.0
+REQUEST = parse_run({"run": "r", "language": "shell"}, b"", ("shell",))
 
 
 class Stream:
@@ -20,7 +22,7 @@ class Stream:
 
 
 async def test_end_that_comes_before_the_wait_has_begun_is_answered_and_nothing_watches_on() -> None:
-    delivery = Delivery("r", OutputLog(1024), Stream(), detached=False)
+    delivery = Delivery(REQUEST, OutputLog(1024), Stream())
     answered = asyncio.Event()
     waiting = asyncio.create_task(_wait(2 * PATIENCE, delivery, 0, answered.set))
     delivery.finish({"run": "r", "outcome": "ok"})
@@ -30,7 +32,7 @@ async def test_end_that_comes_before_the_wait_has_begun_is_answered_and_nothing_
 
 
 async def test_answer_whose_stream_has_gone_watches_no_more() -> None:
-    delivery = Delivery("r", OutputLog(1024), Stream(), detached=False)
+    delivery = Delivery(REQUEST, OutputLog(1024), Stream())
     answered = asyncio.Event()
     waiting = asyncio.create_task(_wait(PATIENCE, delivery, 0, answered.set))
     await asyncio.sleep(0)

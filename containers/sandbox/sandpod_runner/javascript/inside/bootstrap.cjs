@@ -1,9 +1,9 @@
 // Waits in a Node process that was started beforehand for one program, then becomes `node program`.
 //
-// The job comes as JSON on descriptor 3 and ends with it. Which kind of module the code is, is
-// found by compiling it: as CommonJS first, then as the same with `await`, then as an ES module. What is none of them may
-// be TypeScript: without its types it is tried again. What is left is imported, whose error is then the one to show.
-// In an ES module `require` is there too, since people use both.
+// The job comes as JSON on descriptor 3 and ends with it. Which kind of module the code is, is found by compiling it: as
+// CommonJS first, then as the same with `await`, then as an ES module. What is none of them may be TypeScript: without its
+// types it is tried again. What is left is imported, whose error is then the one to show. In an ES module `require` is
+// there too, since people use both.
 'use strict';
 
 const fs = require('node:fs');
@@ -13,21 +13,18 @@ const { pathToFileURL } = require('node:url');
 const util = require('node:util');
 const vm = require('node:vm');
 
-const { register } = require('./resolution.cjs');
-const { quietly, silence, strip, tidy } = require('./source.cjs');
-const { usage } = require('./usage.cjs');
+const { quietly, register, silence, strip, tidy, usage } = require('./common.cjs');
 
 const PARAMETERS = ['exports', 'require', 'module', '__filename', '__dirname'];
 const ASYNC = 'return (async () => {';
+const WORD = 4;
+const DONE = 3; // RecordKind.DONE of display_records.py
 const UNSETTLED = 13; // Node's own exit code for a top-level await that nothing can settle
 
 // Through a pipe Node writes what fits and the rest later, which process.exit() then loses.
 for (const stream of [process.stdout, process.stderr]) {
   stream._handle?.setBlocking?.(true);
 }
-
-const WORD = 4;
-const DONE = 3; // RecordKind.DONE of display_records.py
 
 silence();
 reportEnd();
@@ -102,18 +99,15 @@ function start({ file, cwd, args, env }) {
 
 function compile(code, filename) {
   const options = { filename, importModuleDynamically: vm.constants?.USE_MAIN_CONTEXT_DEFAULT_LOADER };
-  try {
-    return { call: vm.compileFunction(code, PARAMETERS, options), waits: false };
-  } catch (error) {
-    if (!(error instanceof SyntaxError)) throw error;
+  for (const waits of [false, true]) {
+    const [text, columnOffset] = waits ? [`${ASYNC}${code}\n})()`, -ASYNC.length] : [code, 0];
+    try {
+      return { call: vm.compileFunction(text, PARAMETERS, { ...options, columnOffset }), waits };
+    } catch (error) {
+      if (!(error instanceof SyntaxError)) throw error;
+    }
   }
-  try {
-    const shifted = { ...options, columnOffset: -ASYNC.length };
-    return { call: vm.compileFunction(`${ASYNC}${code}\n})()`, PARAMETERS, shifted), waits: true };
-  } catch (error) {
-    if (!(error instanceof SyntaxError)) throw error;
-    return null;
-  }
+  return null;
 }
 
 // The file becomes what runs, since workers are started from it and modules imported.

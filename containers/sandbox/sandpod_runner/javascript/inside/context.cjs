@@ -2,7 +2,7 @@
 //
 // Started by context_helper.py, which sends each cell on descriptor 3, as a line of JSON, and keeps the cell's descriptors
 // open until it gets a byte back. An interrupt is a signal while the helper knows that Node takes it, or else a line with
-// null; `guarded` tells it, and gets its answers on descriptor 5. On descriptor 4 the runner gets what jobs.py describes:
+// null; `guarded` reports it, and gets its answers on descriptor 5. On descriptor 4 the runner gets what jobs.py describes:
 // one message when the cell's code begins and one when it has ended. A cell is code for V8's own REPL mode; rewrite.cjs
 // makes it so.
 'use strict';
@@ -18,11 +18,9 @@ const { pathToFileURL } = require('node:url');
 const util = require('node:util');
 const vm = require('node:vm');
 
+const { register, silence, usage } = require('./common.cjs');
 const { HOLD, IMPORT, META, prepare } = require('./rewrite.cjs');
-const { register } = require('./resolution.cjs');
-const { silence } = require('./source.cjs');
 const streams = require('./streams.cjs');
-const { usage } = require('./usage.cjs');
 const { describe, describeSyntax, forms } = require('./values.cjs');
 
 const HELPER = 3;
@@ -48,10 +46,17 @@ let cells = 0;
 let current = null;
 let folder;
 
+// It is evaluated by V8's own protocol, which has the REPL mode, in a session of its own: when that is closed, V8 waits for
+// nothing of the cell any more. It answers even while it collects garbage, which no JavaScript lives through, when it
+// finds that what is awaited can never come. So what the cell awaits is held.
 class Cell {
   constructor(job) {
     this.job = job;
-    this.inspector = new Inspector();
+    this.session = new inspector.Session();
+    this.session.connect();
+    globalThis[TAKE] = (value) => { this.taken = value; };
+    this.session.post('Runtime.evaluate', { expression: TAKE }, (error, { result }) => { this.taker = result.objectId; });
+    delete globalThis[TAKE];
     this.held = new Set();
     this.file = `<cell-${(cells += 1)}>`;
     this.over = false;
@@ -76,7 +81,11 @@ class Cell {
   }
 
   evaluate(code) {
-    this.inspector.run(`${code}\n//# sourceURL=${this.file}`, (value, details) => {
+    const how = { expression: `${code}\n//# sourceURL=${this.file}`, replMode: true, awaitPromise: true, silent: true };
+    this.session.post('Runtime.evaluate', how, (failed, answer) => {
+      if (failed || this.over) return; // interrupted, which is reported elsewhere
+      const details = answer.exceptionDetails;
+      const value = this.take(details?.exception ?? answer.result);
       if (details) {
         this.conclude({ error: value, details });
       } else if (util.types.isPromise(value)) {
@@ -85,6 +94,15 @@ class Cell {
         this.conclude({ value });
       }
     });
+  }
+
+  // Returns the value itself where V8 has given its description.
+  take({ objectId, unserializableValue, value }) {
+    const argument = objectId ? { objectId } : unserializableValue ? { unserializableValue } : { value };
+    const functionDeclaration = 'function (value) { this(value); }';
+    const call = { objectId: this.taker, functionDeclaration, arguments: [argument], silent: true };
+    this.session.post('Runtime.callFunctionOn', call);
+    return this.taken;
   }
 
   // A turn later, when Node has reported rejections that nobody handles.
@@ -102,11 +120,10 @@ class Cell {
     } else {
       try {
         if (value !== undefined) this.show(forms(value));
+        this.end(Number(process.exitCode ?? 0));
       } catch (reason) {
         this.fail(describe(reason));
-        return;
       }
-      this.end(Number(process.exitCode ?? 0));
     }
   }
 
@@ -144,47 +161,12 @@ class Cell {
       const { cpu, size } = usage();
       streams.letGo();
       fs.closeSync(this.channel);
-      this.inspector.close();
+      this.session.disconnect();
       this.held.clear();
       send(ENDED, this.job.number, (status & 0xff) << 8, cpu - this.used, size);
     } catch {
       process.reallyExit(streams.LOST); // the program has closed or taken away what this needs
     }
-  }
-}
-
-// V8 by its own protocol, which has the REPL mode. One for each cell: when it is closed, V8 waits for nothing of the
-// cell any more. It answers even while it collects garbage, which no JavaScript lives through, when it finds that what
-// is awaited can never come. So what the cell awaits is held.
-class Inspector {
-  constructor() {
-    this.session = new inspector.Session();
-    this.session.connect();
-    globalThis[TAKE] = (value) => { this.taken = value; };
-    this.session.post('Runtime.evaluate', { expression: TAKE }, (error, { result }) => { this.taker = result.objectId; });
-    delete globalThis[TAKE];
-  }
-
-  run(expression, done) {
-    const how = { replMode: true, awaitPromise: true, silent: true };
-    this.session.post('Runtime.evaluate', { expression, ...how }, (error, answer) => {
-      if (error || this.closed) return; // interrupted, which is reported elsewhere
-      done(this.take(answer.exceptionDetails?.exception ?? answer.result), answer.exceptionDetails);
-    });
-  }
-
-  // Returns the value itself where V8 has given its description.
-  take({ objectId, unserializableValue, value }) {
-    const argument = objectId ? { objectId } : unserializableValue ? { unserializableValue } : { value };
-    const functionDeclaration = 'function (value) { this(value); }';
-    const call = { objectId: this.taker, functionDeclaration, arguments: [argument], silent: true };
-    this.session.post('Runtime.callFunctionOn', call);
-    return this.taken;
-  }
-
-  close() {
-    this.closed = true;
-    this.session.disconnect();
   }
 }
 
@@ -237,17 +219,13 @@ function apply({ env, args, cwd }) {
   if ('NODE_PATH' in env) Module._initPaths();
   if (args.length) process.argv = [process.execPath, process.argv[1], ...args];
   if (cwd) process.chdir(cwd);
-  const now = workingDirectory();
-  if (folder !== now) moveTo(now);
-}
-
-// The program may have removed it, and must be able to go elsewhere.
-function workingDirectory() {
+  let now = folder ?? '/';
   try {
-    return process.cwd();
+    now = process.cwd();
   } catch {
-    return folder ?? '/';
+    // The program has removed it, and must be able to go elsewhere.
   }
+  if (folder !== now) moveTo(now);
 }
 
 // What a program finds in its file's scope is global here, and means the working directory.
@@ -256,8 +234,7 @@ function moveTo(cwd) {
   const file = path.join(cwd, 'cell.js');
   const main = Object.assign(new Module(file), { filename: file, paths: Module._nodeModulePaths(cwd) });
   const require = Module.createRequire(file);
-  const importModuleDynamically = vm.constants?.USE_MAIN_CONTEXT_DEFAULT_LOADER;
-  const options = { filename: file, importModuleDynamically };
+  const options = { filename: file, importModuleDynamically: vm.constants?.USE_MAIN_CONTEXT_DEFAULT_LOADER };
   const load = vm.compileFunction('register(); return import(name, options)', ['register', 'name', 'options'], options);
   const meta = { dirname: cwd, filename: file, url: pathToFileURL(file).href, resolve: (name) => pathToFileURL(require.resolve(name)).href };
   const shared = { require, module: main, exports: main.exports, __dirname: cwd, __filename: file };
@@ -297,12 +274,9 @@ function serve() {
     parts.push(data);
     if (data.at(-1) !== 10) return; // the helper sends no cell before the last one has ended
     try {
-      let rest = Buffer.concat(parts);
+      const lines = Buffer.concat(parts).toString().split('\n');
       parts = [];
-      for (let end = rest.indexOf(10); end !== -1; end = rest.indexOf(10)) {
-        take(parse(rest.toString('utf8', 0, end)), link);
-        rest = rest.subarray(end + 1);
-      }
+      for (const line of lines.slice(0, -1)) take(parse(line), link);
     } catch {
       process.reallyExit(streams.LOST); // there are no streams to report it on, or the program took away what this needs
     }

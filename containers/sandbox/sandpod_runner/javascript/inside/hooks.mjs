@@ -1,4 +1,6 @@
-// For Node without module.registerHooks (before 22.15): the same as in resolution.cjs, in Node's own thread.
+// For Node without module.registerHooks (before 22.15): the same as in common.cjs, in Node's own thread.
+import { contexts } from './common.cjs';
+
 let entry;
 
 export function initialize(data) {
@@ -6,18 +8,14 @@ export function initialize(data) {
 }
 
 export async function resolve(specifier, context, next) {
-  const meant = entry.url && context.parentURL === entry.url ? { ...context, parentURL: entry.parentURL } : context;
-  try {
-    return await next(specifier, meant);
-  } catch (error) {
-    if (error?.code !== 'ERR_MODULE_NOT_FOUND' || /^[./]|^[a-z]+:/.test(specifier)) throw error;
-    for (const parentURL of entry.parents) {
-      try {
-        return await next(specifier, { ...context, parentURL });
-      } catch {
-        continue;
-      }
+  let failure;
+  for (const each of contexts(specifier, context, entry)) {
+    try {
+      return await next(specifier, each);
+    } catch (error) {
+      failure ??= error;
+      if (failure?.code !== 'ERR_MODULE_NOT_FOUND') break;
     }
-    throw error;
   }
+  throw failure;
 }

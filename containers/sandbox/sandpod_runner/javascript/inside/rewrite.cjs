@@ -8,7 +8,7 @@
 
 const vm = require('node:vm');
 
-const { strip, tidy } = require('./source.cjs');
+const { strip, tidy } = require('./common.cjs');
 
 const HOLD = '__hold__';
 const IMPORT = '__import__';
@@ -65,12 +65,9 @@ function prepare(source, file) {
 function edit(code, tree) {
   const edits = [];
   for (const node of tree.body) declare(node, code, edits);
-  walk(tree, (node) => {
+  walk(tree, (node, isOwn) => {
     const awaited = node.type === 'AwaitExpression' ? node.argument : node.await ? node.right : null;
-    if (awaited) edits.push([awaited.start, awaited.start, `${HOLD}(`], [awaited.end, awaited.end, ')']);
-    return !('params' in node); // what functions await is theirs
-  });
-  walk(tree, (node) => {
+    if (awaited && isOwn) edits.push([awaited.start, awaited.start, `${HOLD}(`], [awaited.end, awaited.end, ')']);
     if (node.type === 'ImportExpression') edits.push([node.start, node.start + 'import'.length, IMPORT]);
     if (node.type === 'MetaProperty' && node.meta.name === 'import') edits.push([node.start, node.end, META]);
   });
@@ -152,15 +149,16 @@ function names(pattern) {
   }
 }
 
-// Each node before those in it, unless `visit` says false. Without recursion: sums of a thousand parts are that deep.
+// Each node before those in it, and whether it is the cell's own: what functions await is theirs. Without recursion: sums
+// of a thousand parts are that deep.
 function walk(tree, visit) {
-  const todo = [tree];
+  const todo = [[tree, true]];
   while (todo.length) {
-    const node = todo.pop();
-    if (visit(node) === false) continue;
+    const [node, isOwn] = todo.pop();
+    visit(node, isOwn);
     for (const part of Object.values(node)) {
       for (const each of Array.isArray(part) ? part : [part]) {
-        if (typeof each?.type === 'string') todo.push(each);
+        if (typeof each?.type === 'string') todo.push([each, isOwn && !('params' in node)]);
       }
     }
   }

