@@ -36,7 +36,7 @@ from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.runs.background import BackgroundRuns
 from sandpod_gateway.runs.service import Runs
-from sandpod_gateway.sandboxes.service import Sandboxes
+from sandpod_gateway.sandboxes.service import SWEEP_SECONDS, Sandboxes
 from sandpod_gateway.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -105,11 +105,13 @@ class Gateway:
         self._installer.open()
         await self._backend.start()
         await self._read_link_keys()
-        failures = self.metrics.background_failures
-        work = [self._sandboxes.sweep(), every(POLL_SECONDS, self._links.refresh, task="link_keys", failures=failures)]
+        repeat = partial(every, failures=self.metrics.background_failures)
+        work = [
+            repeat(SWEEP_SECONDS, self._sandboxes.sweep, task="connections"),
+            repeat(POLL_SECONDS, self._links.refresh, task="link_keys"),
+        ]
         if self._keys is not None:
-            reload = partial(asyncio.to_thread, self._keys.reload)
-            work.append(every(KEYS_POLL, reload, task="api_keys", failures=failures))
+            work.append(repeat(KEYS_POLL, partial(asyncio.to_thread, self._keys.reload), task="api_keys"))
         tasks = [asyncio.create_task(each) for each in work]
         try:
             yield
@@ -117,9 +119,7 @@ class Gateway:
             for task in tasks:
                 task.cancel()
             with anyio.CancelScope(shield=True):
-                for task in tasks:
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await task
+                await asyncio.gather(*tasks, return_exceptions=True)
                 await self._installer.close()
                 await self._sandboxes.close()
                 await self._backend.close()

@@ -66,8 +66,8 @@ class Metrics:
         )
         self.background_failures = counter(
             "sandpod_background_failures",
-            "Failed rounds of reading the API keys and the keys of links.",
-            task=("api_keys", "link_keys"),
+            "Failed rounds of reading the API keys and the keys of links, and of closing unused connections.",
+            task=("api_keys", "connections", "link_keys"),
         )
 
     def _counter(self, name: str, text: str, **labels: Iterable[str]) -> Counter:

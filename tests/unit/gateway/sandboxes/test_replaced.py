@@ -56,3 +56,10 @@ async def test_what_only_looks_is_refused_with_what_is_gone_and_the_next_answer_
 
 async def test_first_default_sandbox_of_a_caller_replaces_none(alice: Caller) -> None:
     assert (await CALLS["write_file"](alice))["hint"] is None
+
+
+async def test_default_sandbox_that_another_call_has_just_claimed_replaces_none(alice: Caller, place: Place) -> None:
+    name = str((await CALLS["write_file"](alice))["sandbox"])
+    place.backend._change(name, status="Pending", message="The container is being created.")
+    answer = await CALLS["run"](alice)
+    assert (answer["sandbox"], answer["hint"]) == (name, None)
