@@ -138,7 +138,7 @@ class BackgroundRuns:
                 await TailReader(connection, run, 0, whole).read(protocol.FILE_PART, 0, to_end=True)
             await _get_displays(connection, run, whole, tail.ended)
             hint = await find_hint(self._sandboxes, record, whole, tail.ended)
-            end = RunEnd(sandbox=record.name, run=run, recorder=whole, ended=tail.ended, hint=hint)
+            end = RunEnd(sandbox=record.name, run=run, recorder=whole, ended=tail.ended, hints=(hint,))
             return build_reading(output, tail.recorder, end, most)
 
         return await self._about(owner, name, look)
@@ -213,7 +213,7 @@ async def _get_displays(connection: RunnerConnection, run: str, recorder: Record
     """Record what a run showed, which its sandbox keeps as long as the run."""
     if ended.displays == 0:
         return
-    handle, showing = None, recorder.showing
+    handle = None
     try:
         async with asyncio.timeout(DISPLAYS_WAIT):
             while (other := connection.runs.get(run)) is not None:
@@ -225,7 +225,8 @@ async def _get_displays(connection: RunnerConnection, run: str, recorder: Record
         # Forgotten meanwhile, or another gateway asked at the same time: it is counted as what did not come.
         if handle is not None and connection.runs.get(run) is handle:
             del connection.runs[run]
-    showing.dropped += max(0, ended.displays - len(showing.displays) - len(showing.value) - showing.dropped)
+    came = len(recorder.displays) + len(recorder.value) + recorder.dropped
+    recorder.dropped += max(0, ended.displays - came)
 
 
 def _rfc3339(time: float) -> str:

@@ -50,7 +50,7 @@ async def find_hint(
     fresh: bool = False,
 ) -> str | None:
     """Return a few sentences for the caller, or None; `request` is what was asked for, where this call did that."""
-    stdout, stderr = recorder.read("stdout").text, recorder.read("stderr").text
+    stdout, stderr = (stream.read().text for stream in recorder.streams.values())
     command = request.code if request is not None and request.language == Language.SHELL else ""
     silent = not stdout and not stderr and record.network == NETWORK_NONE and downloads(command)
     networks = None

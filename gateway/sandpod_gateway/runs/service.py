@@ -117,8 +117,7 @@ class Runs:
         self._count(active, ended.outcome)
         self._metrics.progress_dropped.inc(recorder.progress_dropped)
         found = await find_hint(self._sandboxes, record, recorder, ended, request, fresh=fresh)
-        hint = " ".join(filter(None, (lost, found))) or None
-        end = RunEnd(sandbox=record.name, run=active.run, recorder=recorder, ended=ended, hint=hint)
+        end = RunEnd(sandbox=record.name, run=active.run, recorder=recorder, ended=ended, hints=(lost, found))
         return build_answer(end, request.max_output or self._limits.output_chars)
 
     async def _until_end(self, active: ActiveRun) -> Ended:
@@ -199,5 +198,5 @@ class Runs:
         language = language_label(request.language)
         self._metrics.runs.labels(language, outcome).inc()
         self._metrics.run_seconds.labels(language).observe(active.elapsed)
-        for stream, count in active.recorder.taken.items():
-            self._metrics.output_bytes.labels(stream).inc(count)
+        for name, stream in active.recorder.streams.items():
+            self._metrics.output_bytes.labels(name).inc(stream.taken)

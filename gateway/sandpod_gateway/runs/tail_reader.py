@@ -13,8 +13,7 @@ from pydantic import Field
 
 from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.messages import Count, Ended, Message, checked
-from sandpod_gateway.runs.capture import unfinished_character, unfinished_sequence
-from sandpod_gateway.runs.recorder import Recorder
+from sandpod_gateway.runs.recorder import Recorder, unfinished_character, unfinished_sequence
 
 Until = Literal["output", "end"]
 
@@ -87,7 +86,7 @@ class TailReader:
                 held = 0  # nothing would ever come after it
             pieces[-1] = stream, last[: len(last) - held]
         for stream, data in pieces:
-            self.recorder.append(stream, data)
+            self.recorder.output(stream, self.recorder.streams[stream].received, data)
         self.state = "running" if tail.state == "live" else "ended"
         self.cursor, self.dropped, self.ended = max(0, tail.cursor - held), self.dropped + tail.dropped, ended
         return len(reply.payload)

@@ -223,17 +223,17 @@ def test_header_that_is_no_object_is_refused_before_it_is_parsed(
 
 
 async def test_form_of_a_value_is_sized_once_and_a_second_one_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    sized, size = [], recorder.sent_size
+    sized, size = [], recorder.json_size
 
     def counted(text: str) -> int:
         sized.append(text)
         return size(text)
 
-    monkeypatch.setattr(recorder, "sent_size", counted)
-    shown = recorder.Showing()
+    monkeypatch.setattr(recorder, "json_size", counted)
+    kept = recorder.Recorder(0)
     for mime in ("text/plain", "text/html", "text/html"):
-        shown.result(mime, b"x" * 1000)
-    shown.display("text/html", 0, b"x" * 1000)
+        kept.result(mime, b"x" * 1000)
+    kept.display("text/html", 0, b"x" * 1000)
     assert len(sized) == 3
 
 

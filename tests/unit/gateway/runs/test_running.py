@@ -81,10 +81,10 @@ def test_what_a_sandbox_says_of_offsets_is_not_counted_as_output(frames: list[tu
     for stream, offset, data in frames:
         run.output(stream, offset, data)
     for stream in ("stdout", "stderr"):
-        assert 0 <= run.taken[stream] <= sum(len(data) for name, _, data in frames if name == stream)
+        assert 0 <= run.streams[stream].taken <= sum(len(data) for name, _, data in frames if name == stream)
     run.output("stdout", 2**62, b"abc")
     assert run.received["stdout"] >= 2**62
-    assert run.taken["stdout"] <= sum(len(data) for name, _, data in frames if name == "stdout") + 3
+    assert run.streams["stdout"].taken <= sum(len(data) for name, _, data in frames if name == "stdout") + 3
 
 
 def test_a_sandbox_does_not_spoil_the_metric_of_output_and_a_run_is_one_log_line(

@@ -54,7 +54,8 @@ async def read(
 
 
 def text(reader: TailReader) -> tuple[str, str]:
-    return reader.recorder.read("stdout").text, reader.recorder.read("stderr").text
+    stdout, stderr = (stream.read().text for stream in reader.recorder.streams.values())
+    return stdout, stderr
 
 
 async def test_half_a_character_and_half_a_sequence_wait_for_the_rest() -> None:
