@@ -12,9 +12,9 @@ import anyio
 from fastmcp.server.dependencies import get_http_request
 from prometheus_client import Counter
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount
-from starlette.types import ASGIApp
 
 from sandpod_gateway.auth.api_keys import LOCAL_KEY_ID, LOCAL_OWNER, KeyVerifier
 from sandpod_gateway.auth.api_keys import POLL_SECONDS as KEYS_POLL
@@ -169,13 +169,20 @@ class Gateway:
             requests=Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics),
             allow_query_key=settings.auth.allow_query_key,
         )
+        for_pages = Middleware(
+            CORSMiddleware,
+            allow_origins=settings.allowed_origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["mcp-session-id", "mcp-protocol-version", "www-authenticate", "retry-after"],
+        )
         # With keys, others reach this port: metrics are for the operators of the server.
         registry = self.metrics.registry if self._keys is None and settings.metrics_port is None else None
         return Starlette(
             routes=[
                 *health_routes(self._backend.check, registry, hosts=None if self._keys else hosts),
                 *self._file_routes.routes(),
-                Mount("/", _for_browsers(transports, settings.allowed_origins)),
+                Mount("/", transports, middleware=[for_pages] if settings.allowed_origins else []),
             ],
             lifespan=transports.lifespan,
         )
@@ -183,15 +190,6 @@ class Gateway:
     def metrics_app(self) -> Starlette:
         """Return the ASGI app for the port of metrics."""
         return Starlette(routes=[metrics_route(self.metrics.registry)])
-
-
-def _for_browsers(app: ASGIApp, origins: list[str]) -> ASGIApp:
-    """Return the app with what the pages of those origins need to call it (CORS); without any, as it is."""
-    if not origins:
-        return app
-    exposed = ["mcp-session-id", "mcp-protocol-version", "www-authenticate", "retry-after"]
-    methods = ["GET", "POST", "DELETE"]
-    return CORSMiddleware(app, origins, allow_methods=methods, allow_headers=["*"], expose_headers=exposed)
 
 
 async def every(seconds: float, work: Callable[[], Awaitable[None]], *, task: str, failures: Counter) -> None:

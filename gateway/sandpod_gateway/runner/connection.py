@@ -66,11 +66,6 @@ class RunnerConnection:
         """The runs that are waited for over this connection; one that is taken out goes on in the background."""
         return self._inbox.runs
 
-    @property
-    def busy(self) -> int:
-        """Runs that go on over this connection."""
-        return len(self.runs)
-
     async def _send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         """Send a frame, whole or not at all: one that is cancelled is not sent."""
         if self.closed:

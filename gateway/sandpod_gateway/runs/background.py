@@ -125,7 +125,7 @@ class BackgroundRuns:
         deadline = asyncio.get_running_loop().time() + wait
 
         async def look(record: SandboxRecord, connection: RunnerConnection) -> Answer[RunOutput]:
-            tail = TailReader(connection, run, cursor, Recorder(cap, strip_ansi=strip_ansi), strip_ansi)
+            tail = TailReader(connection, run, cursor, Recorder(cap, strip_ansi=strip_ansi))
             await tail.read(limit, deadline, to_end=to_end)
             output = RunOutput(
                 run_id=name, sandbox=sandbox, state=tail.state, cursor=tail.cursor, dropped_bytes=tail.dropped

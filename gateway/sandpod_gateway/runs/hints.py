@@ -68,7 +68,8 @@ async def find_hint(
     if silent and ended.outcome in {Outcome.OK, Outcome.ERROR}:
         return about_network(place)
     if ended.outcome == Outcome.OK and place.context:
-        return about_pip(f"{stdout}\n{stderr}", place)
+        match = _NOT_FOUND_BY_PIP.search(f"{stdout}\n{stderr}")  # a cell does not fail for its `!pip` or `%pip`
+        return _about_pip(match, place) if match is not None else None
     return hint_for(ended.outcome, ended.detail, stderr, place)
 
 
@@ -109,12 +110,6 @@ def from_stderr(stderr: str, place: Place) -> str | None:
         if (match := re.search(pattern, stderr)) is not None:
             return hint if isinstance(hint, str) else hint(match, place)
     return None
-
-
-def about_pip(output: str, place: Place) -> str | None:
-    """Return what to do where pip found no package, which a cell's `!pip` and `%pip` do not fail for."""
-    match = _NOT_FOUND_BY_PIP.search(output)
-    return _about_pip(match, place) if match is not None else None
 
 
 def downloads(command: str) -> bool:
@@ -192,10 +187,8 @@ def _about_pip(match: re.Match[str], place: Place) -> str:
 def _about_name(match: re.Match[str], place: Place) -> str | None:
     if place.context:
         return None
-    kept = (
-        "Variables of earlier calls are kept only in a context: pass the same `context` to all calls that share them."
-    )
-    return f"{match[1] or match[2]} is not defined here. {kept}"
+    kept = "Variables of earlier calls are kept only in a context"
+    return f"{match[1] or match[2]} is not defined here. {kept}: pass the same `context` to all calls that share them."
 
 
 def _about_program(name: str, place: Place) -> str:

@@ -45,7 +45,7 @@ class Stream:
         self._head = bytearray()
         self._tail = bytearray()
         self._total = 0
-        self._strip_ansi = strip_ansi
+        self.strip_ansi = strip_ansi
         self._held = b""  # the beginning of a control sequence that is not whole yet
         self._gap = False  # whether some of it was lost
         self.received = 0  # the offset up to which it has come, according to the sandbox
@@ -62,7 +62,7 @@ class Stream:
         if gap > 0:
             self._gap = True
             data = f"\n[... {gap} bytes lost ...]\n".encode() + data
-        if self._strip_ansi:
+        if self.strip_ansi:
             data = self._held + data
             end = len(data) - unfinished_sequence(data)
             data, self._held = strip(data[:end]), data[end:]
@@ -116,6 +116,7 @@ class Recorder:
     """
 
     def __init__(self, cap: int, *, strip_ansi: bool = False, progress: OutputStream | None = None) -> None:
+        self.strip_ansi = strip_ansi
         self.streams = {name: Stream(cap, strip_ansi=strip_ansi) for name in ("stdout", "stderr")}
         self.pictures: list[Picture] = []
         self.displays: list[Rich] = []

@@ -105,7 +105,7 @@ class Runs:
         keeper = asyncio.create_task(self._sandboxes.keep_alive(record))
         self._metrics.active_runs.inc()
         try:
-            ended = await self._until_end(active)
+            ended = (await self._until_end(active)).model_copy(update={"context": request.context})
             recorder.finish()
             if progress is not None:
                 await progress.finish()
@@ -127,9 +127,9 @@ class Runs:
             for attempt in range(ATTEMPTS):
                 try:
                     ended = await self._attend(active, deadline)
-                    if ended.outcome == Outcome.SANDBOX_LOST and self._sandboxes.is_closing(active.record.name):
-                        break
-                    return ended.model_copy(update={"context": active.request.context})
+                    if ended.outcome != Outcome.SANDBOX_LOST or not self._sandboxes.is_closing(active.record.name):
+                        return ended
+                    break
                 except BrokenProtocolError as error:
                     return self._lost(active, f"The sandbox's stream was closed: {error}.")
                 except ConnectionLostError:
@@ -164,7 +164,7 @@ class Runs:
                 raise
 
     async def _ended(self, connection: RunnerConnection, active: ActiveRun) -> Ended:
-        if not active.earlier:
+        if active.cursor is None:
             handle = await start_run(connection, active, self._limits)
             run = await connection.wait_for(handle.accepted)
             if run == active.run:
@@ -172,7 +172,7 @@ class Runs:
                     recorder = active.recorder
                     handle = await connection.follow_run(run, recorder.received, recorder, acks=True)
                 return await connection.wait_for(handle.ended)
-            active.run, active.earlier = run, True
+            active.run, active.cursor = run, 0
         # All that an earlier call's run with the same key wrote, and its end; the run stays that call's.
         tail = TailReader(connection, active.run, active.cursor, active.recorder)
         try:
@@ -187,8 +187,7 @@ class Runs:
             outcome, detail = Outcome.CANCELLED, "The sandbox was closed while the program ran."
         else:
             outcome, detail = Outcome.SANDBOX_LOST, f"{cause} Whether the program ended is not known."
-        context = active.request.context
-        return Ended(outcome=outcome, detail=detail, duration_ms=active.elapsed * 1e3, context=context)
+        return Ended(outcome=outcome, detail=detail, duration_ms=active.elapsed * 1e3)
 
     def _count(self, active: ActiveRun, outcome: str) -> None:
         """Count a run that has ended, and log it without its code and output."""

@@ -41,7 +41,6 @@ class TailReader:
     run: str
     cursor: int
     recorder: Recorder
-    strip_ansi: bool = False  # as the recorder does, so that no sequence may be split between two readings
     state: Literal["running", "ended"] = field(default="running", init=False)
     dropped: int = field(default=0, init=False)  # bytes since the first cursor that are no longer kept
     ended: Ended | None = field(default=None, init=False)  # once it has, and all is read
@@ -81,7 +80,7 @@ class TailReader:
             ended = None  # there is more to read
         if ended is None and pieces:
             stream, last = pieces[-1]
-            held = unfinished_character(last) or (unfinished_sequence(last) if self.strip_ansi else 0)
+            held = unfinished_character(last) or (unfinished_sequence(last) if self.recorder.strip_ansi else 0)
             if held == limit:
                 held = 0  # nothing would ever come after it
             pieces[-1] = stream, last[: len(last) - held]

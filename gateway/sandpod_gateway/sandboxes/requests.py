@@ -42,9 +42,5 @@ async def talking(sandboxes: Sandboxes, record: SandboxRecord, *, doubt: str = "
         async with sandboxes.connection(record) as connection:
             yield connection
     except ConnectionLostError as error:
-        raise SandpodError(
-            ErrorCode.SANDBOX_LOST,
-            f"The sandbox went away meanwhile{doubt}.",
-            cause=str(error) or None,
-            next_step="Call get_sandbox to see what became of it.",
-        ) from error
+        message, step = f"The sandbox went away meanwhile{doubt}.", "Call get_sandbox to see what became of it."
+        raise SandpodError(ErrorCode.SANDBOX_LOST, message, cause=str(error) or None, next_step=step) from error

@@ -86,12 +86,9 @@ class Sandboxes:
         if record is not None and record.status in _USABLE:
             return await self._awake(record)
         if not make:
-            raise SandpodError(
-                ErrorCode.SESSION_NOT_FOUND,
-                "You have no default sandbox now, so there are no files in it.",
-                cause=_gone(record),
-                next_step="Run a program or write a file to start one, or name a sandbox from list_sandboxes.",
-            )
+            message = "You have no default sandbox now, so there are no files in it."
+            step = "Run a program or write a file to start one, or name a sandbox from list_sandboxes."
+            raise SandpodError(ErrorCode.SESSION_NOT_FOUND, message, cause=_gone(record), next_step=step)
         made = await self.create(ClaimRequest(owner=owner, session=DEFAULT_SESSION))
         self._slots[made.name].replaces = _gone(record)
         return made
@@ -147,7 +144,7 @@ class Sandboxes:
 
     def running(self, name: str) -> int:
         """Return the number of runs in a sandbox, as far as this gateway knows."""
-        return slot.connection.busy if (slot := self._slots.get(name)) and slot.connection else 0
+        return len(slot.connection.runs) if (slot := self._slots.get(name)) and slot.connection else 0
 
     async def delete(self, owner: str, handle: str, *, force: bool) -> str:
         """End a sandbox, by `force` even with a run in it; return its name. Raises session_not_found, session_busy."""
@@ -210,12 +207,8 @@ class Sandboxes:
         try:
             connection = await open_connection(await self._backend.open_stream(record.name))
         except ConnectionLostError as error:
-            raise SandpodError(
-                ErrorCode.SANDBOX_LOST,
-                "The sandbox does not answer.",
-                cause=str(error) or None,
-                next_step="Close it and use another one; its files are gone.",
-            ) from error
+            message, step = "The sandbox does not answer.", "Close it and use another one; its files are gone."
+            raise SandpodError(ErrorCode.SANDBOX_LOST, message, cause=str(error) or None, next_step=step) from error
         self._metrics.stream_seconds.observe(time.perf_counter() - start)
         return connection
 

@@ -48,7 +48,7 @@ async def read(
     runner: Runner, *, to_end: bool = False, limit: int = LIMIT, wait: float = 0, strip_ansi: bool = False
 ) -> TailReader:
     recorder = Recorder(100_000, strip_ansi=strip_ansi)
-    reader = TailReader(cast("Any", runner), "run-1", 0, recorder, strip_ansi)
+    reader = TailReader(cast("Any", runner), "run-1", 0, recorder)
     await reader.read(limit, asyncio.get_running_loop().time() + wait, to_end=to_end)
     return reader
 
