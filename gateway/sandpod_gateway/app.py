@@ -64,24 +64,22 @@ class Gateway:
         self._file_routes = FileRoutes(self._links, transfers)
         self._loopback: str | None = None
         self._installer = Installer(self._sandboxes, settings.packages)
+        files = Files(self._sandboxes, self.metrics, max_upload=limits.upload_bytes, default_read=limits.output_chars)
         parts = Parts(
             runs=Runs(self._sandboxes, limits, self.metrics, self._installer),
             background=BackgroundRuns(self._sandboxes, limits),
             sandboxes=self._sandboxes,
-            files=Files(
-                self._sandboxes, self.metrics, max_upload=limits.upload_bytes, default_read=limits.output_chars
-            ),
+            files=files,
             links=LinkMaker(self._sandboxes, self._links, expires=settings.links.expires, address=self._address),
             installer=self._installer,
             metrics=self.metrics,
         )
-        version = importlib.metadata.version("sandpod")
         self.mcp = create_mcp(
             parts,
-            version=version,
+            version=importlib.metadata.version("sandpod"),
             auth=self._keys,
             compat=settings.compat,
-            max_calls=settings.limits.max_requests_per_owner,
+            max_calls=limits.max_requests_per_owner,
             toolsets=settings.toolsets,
             facts=facts(settings),
             link_files=settings.links.in_content,

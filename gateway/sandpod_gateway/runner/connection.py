@@ -44,6 +44,7 @@ class RunnerConnection:
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
         self._inbox = Inbox()
+        self.runs = self._inbox.runs  # those that are waited for; one that is taken out goes on in the background
         self._numbers = itertools.count(1)
         self._lock = asyncio.Lock()  # held while a frame is sent
         self._aborts: set[asyncio.Task[None]] = set()
@@ -60,11 +61,6 @@ class RunnerConnection:
     def closed(self) -> bool:
         """Whether the stream has ended."""
         return self._lost is not None
-
-    @property
-    def runs(self) -> dict[str, RunHandle]:
-        """The runs that are waited for over this connection; one that is taken out goes on in the background."""
-        return self._inbox.runs
 
     async def _send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         """Send a frame, whole or not at all: one that is cancelled is not sent."""

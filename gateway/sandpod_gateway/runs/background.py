@@ -34,7 +34,7 @@ from sandpod_gateway.runs.hints import find_hint
 from sandpod_gateway.runs.recorder import Recorder
 from sandpod_gateway.runs.request import ActiveRun, RunRequest, check_run, start_run
 from sandpod_gateway.runs.result import RunEnd, build_reading
-from sandpod_gateway.runs.tail_reader import TailReader, Until
+from sandpod_gateway.runs.service import TailReader
 from sandpod_gateway.sandboxes.requests import ask_runner
 from sandpod_gateway.sandboxes.service import Sandboxes, forgotten
 from sandpod_runner.protocol import messages as protocol
@@ -108,7 +108,7 @@ class BackgroundRuns:
         *,
         cursor: int,
         wait: float,
-        until: Until = "output",
+        until: Literal["output", "end"] = "output",
         strip_ansi: bool = False,
         max_output: int | None = None,
     ) -> Answer[RunOutput]:
@@ -184,9 +184,9 @@ class BackgroundRuns:
         try:
             await ask_runner(self._sandboxes, record, lambda connection: connection.ask("restart", fields), again=False)
         except SandpodError as error:
-            if error.code != ErrorCode.NOT_FOUND or record.resumed is None:
-                raise
-            raise SandpodError(error.code, error.message, cause=forgotten(record), next_step=error.next_step) from error
+            if error.code == ErrorCode.NOT_FOUND:
+                error.cause = forgotten(record)
+            raise
         return ContextRestarted(sandbox=record.name, context=context)
 
     async def _list(self, owner: str, sandbox: str | None) -> tuple[str, Listing]:

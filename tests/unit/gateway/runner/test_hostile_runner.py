@@ -20,7 +20,7 @@ from sandpod_gateway.runner.demux import (
     Inbox,
 )
 from sandpod_gateway.runner.run_ids import new_run, run_id
-from sandpod_gateway.runs import background, recorder, tail_reader
+from sandpod_gateway.runs import background, recorder, service
 from sandpod_runner.protocol import messages as protocol
 from sandpod_runner.protocol.frames import Decoder, Frame, FrameError, encode
 from support.gateway.fake_gateway import Caller, Place
@@ -294,7 +294,7 @@ def _answering(place: Place, monkeypatch: pytest.MonkeyPatch, step: int) -> list
 async def test_runner_that_does_not_wait_is_asked_at_the_gateways_pace(
     alice: Caller, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail_reader, "PAUSE", PATIENCE)
+    monkeypatch.setattr(service, "PAUSE", PATIENCE)
     sandbox = (await alice.call("create_sandbox"))["sandbox"]
     asked = _answering(place, monkeypatch, step=0)
     reading = await alice.call("read_run", run_id=run_id(sandbox, new_run()), wait=0.5)
@@ -310,5 +310,5 @@ async def test_stopping_a_run_reads_no_more_than_a_runner_keeps(
     asked = _answering(place, monkeypatch, step=protocol.FILE_PART)
     stopped = await alice.call("stop_run", run_id=run_id(sandbox, new_run()))
     assert stopped["state"] == "running"
-    assert asked == [number * protocol.FILE_PART for number in range(tail_reader.AT_ONCE)]
+    assert asked == [number * protocol.FILE_PART for number in range(service.AT_ONCE)]
     assert len(stopped["stdout"]) < 25_000
