@@ -148,14 +148,6 @@ class Settings(StrictModel, BaseSettings):
         return expanded(self.tools)
 
     @property
-    def loopback_only(self) -> bool:
-        """Whether only this machine can connect."""
-        try:
-            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
-    @property
     def url(self) -> str:
         """The MCP endpoint."""
         scheme = "https" if self.tls.cert is not None else "http"
@@ -164,7 +156,11 @@ class Settings(StrictModel, BaseSettings):
 
     def require_keys_or_loopback(self) -> None:
         """Raise StartError if it would listen on more than loopback without keys."""
-        if self.auth.keys_file is None and not self.loopback_only:
+        try:
+            loopback = self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            loopback = False
+        if self.auth.keys_file is None and not loopback:
             message = f"Without API keys the server listens on loopback only, not on {self.host}."
             step = "Make one: sandpod keys create --user NAME --file keys.yaml; then set --auth.keys-file."
             raise StartError(ErrorCode.UNAUTHORIZED, message, next_step=step)

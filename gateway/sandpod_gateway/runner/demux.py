@@ -84,10 +84,6 @@ class RunHandle:
     accepted: asyncio.Future[str] = field(default_factory=_quiet_future)
     ended: asyncio.Future[Ended] = field(default_factory=_quiet_future)
 
-    def fail(self, error: Exception) -> None:
-        """Give whoever waits this error."""
-        _fail(error, self.accepted, self.ended)
-
 
 class Inbox:
     """The runs, requests and hello that are waited for over one stream."""
@@ -128,8 +124,7 @@ class Inbox:
 
     def lose(self, error: ConnectionLostError) -> None:
         """Give everyone who waits this error: the stream has ended."""
-        for handle in self.runs.values():
-            handle.fail(error)
+        _fail(error, *(future for run in self.runs.values() for future in (run.accepted, run.ended)))
         _fail(error, *self.replies.values())
         self.runs.clear()
         self.replies.clear()
@@ -179,7 +174,7 @@ class Inbox:
             run.accepted.set_result(earlier)
             run.ended.cancel()
         else:
-            run.fail(ConnectionLostError())
+            _fail(ConnectionLostError(), run.accepted, run.ended)
         return True
 
     def _run(self, header: dict[str, Any]) -> RunHandle | None:
@@ -195,7 +190,7 @@ class Inbox:
             ended = Ended.model_validate(frame.header)
         except ValidationError as error:
             logger.warning("a runner reported the end of a run in a way that makes no sense: %s", error.error_count())
-            run.fail(ConnectionLostError())
+            _fail(ConnectionLostError(), run.accepted, run.ended)
             return True
         if not run.accepted.done():
             run.accepted.set_result(run.run_id)
@@ -215,7 +210,7 @@ class Inbox:
         if run is None:
             return False
         del self.runs[run.run_id]
-        run.fail(refusal(frame, "run"))
+        _fail(refusal(frame, "run"), run.accepted, run.ended)
         return True
 
     def _greeted(self, frame: Frame) -> bool:

@@ -126,11 +126,6 @@ class Recorder:
         self._progress = progress
 
     @property
-    def received(self) -> dict[str, int]:
-        """The offset up to which each stream has come, according to the sandbox."""
-        return {name: stream.received for name, stream in self.streams.items()}
-
-    @property
     def progress_dropped(self) -> int:
         """Bytes of output that were not sent as progress."""
         return self._progress.dropped if self._progress is not None else 0

@@ -109,14 +109,13 @@ class Runs:
         recorder = Recorder(self._limits.output_cap, strip_ansi=request.strip_ansi, progress=progress)
         active = ActiveRun(record=record, request=request, recorder=recorder)
         keeper = asyncio.create_task(self._sandboxes.keep_alive(record))
-        self._metrics.active_runs.inc()
         try:
-            ended = (await self._until_end(active)).model_copy(update={"context": request.context})
-            recorder.finish()
-            if progress is not None:
-                await progress.finish()
+            with self._metrics.active_runs.track_inprogress():
+                ended = (await self._until_end(active)).model_copy(update={"context": request.context})
+                recorder.finish()
+                if progress is not None:
+                    await progress.finish()
         finally:
-            self._metrics.active_runs.dec()
             keeper.cancel()
             if progress is not None:
                 progress.stop()
@@ -175,8 +174,8 @@ class Runs:
             run = await connection.wait_for(handle.accepted)
             if run == active.run:
                 if handle.ended.cancelled():  # it was started already, over a connection that is lost
-                    recorder = active.recorder
-                    handle = await connection.follow_run(run, recorder.received, recorder, acks=True)
+                    received = {name: stream.received for name, stream in active.recorder.streams.items()}
+                    handle = await connection.follow_run(run, received, active.recorder, acks=True)
                 return await connection.wait_for(handle.ended)
             active.run, active.cursor = run, 0
         # All that an earlier call's run with the same key wrote, and its end; the run stays that call's.
