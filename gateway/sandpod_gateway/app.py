@@ -191,9 +191,9 @@ class Gateway:
 
 
 async def every(seconds: float, work: Callable[[], Awaitable[None]], *, task: str, failures: Counter) -> None:
-    """Do something again and again until cancelled, with a pause of so many seconds before each round.
+    """Repeat `work` until cancelled, with a pause of so many seconds before each round.
 
-    A round that fails is logged and counted under the task's name, and the next one comes.
+    A round that fails is logged and counted under the task's name, and the next one follows.
     """
     last: str | None = None
     while True:

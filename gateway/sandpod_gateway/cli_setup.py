@@ -119,7 +119,8 @@ def _install(environment: Environment, settings: Settings, lock: int) -> None:
         variables["PIP_INDEX_URL"] = settings.packages.index_url
     if settings.packages.ca_file is not None:
         variables["PIP_CERT"] = str(settings.packages.ca_file)
-    process = subprocess.Popen(
+    kept: deque[str] = deque(maxlen=_KEPT_LINES)
+    with subprocess.Popen(
         [*command, *options, "--requirement", str(environment.requirements)],
         env=variables,
         pass_fds=[lock],
@@ -128,9 +129,7 @@ def _install(environment: Environment, settings: Settings, lock: int) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-    )
-    kept: deque[str] = deque(maxlen=_KEPT_LINES)
-    with process:
+    ) as process:
         for line in process.stdout or ():
             kept.append(line)
             if line.strip().startswith(_SHOWN):

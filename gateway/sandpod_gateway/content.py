@@ -58,9 +58,9 @@ def decode_base64(text: str) -> bytes:
 
 
 def as_text(data: bytes, wanted: str | None) -> tuple[Literal["utf-8", "base64"], str]:
-    """Return the encoding of the bytes, and them in it: as the caller wants it, or as text where they are text.
+    """Return the encoding and the content in it: the one that is wanted, or by default text if the bytes are text.
 
-    Raises SandpodError (invalid_content): text is wanted, and they are none.
+    Raises SandpodError (invalid_content): text is wanted, and the bytes are not UTF-8.
     """
     text = _plain_text(data) if wanted != "base64" else None
     if text is not None:

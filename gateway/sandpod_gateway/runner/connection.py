@@ -41,6 +41,8 @@ class RunnerConnection:
     Whatever needs the stream raises ConnectionLostError once it has ended.
     """
 
+    hello: Hello  # what the runner said when the stream was opened
+
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
         self._inbox = Inbox()
@@ -51,11 +53,6 @@ class RunnerConnection:
         self._lost: ConnectionLostError | None = None  # why nothing can be sent any more
         self._reader = asyncio.create_task(self._read())
         self._acks = asyncio.create_task(self._acknowledge())
-
-    @property
-    def hello(self) -> Hello:
-        """What the runner said when the stream was opened."""
-        return self._inbox.hello.result()
 
     @property
     def closed(self) -> bool:
@@ -87,11 +84,11 @@ class RunnerConnection:
         try:
             await self._send({"t": "hello", "version": protocol.VERSION})
             async with asyncio.timeout(HELLO_TIMEOUT):
-                hello = await asyncio.shield(self._inbox.hello)
+                self.hello = await asyncio.shield(self._inbox.hello)
         except TimeoutError as error:
             raise ConnectionLostError("the runner did not say hello") from error
-        if hello.version != protocol.VERSION:
-            raise ConnectionLostError(f"the runner speaks version {hello.version}, not {protocol.VERSION}")
+        if self.hello.version != protocol.VERSION:
+            raise ConnectionLostError(f"the runner speaks version {self.hello.version}, not {protocol.VERSION}")
 
     async def start_run(self, header: dict[str, Any], code: bytes, sink: RunSink) -> RunHandle:
         """Ask for a run with the fields of a `run` frame."""

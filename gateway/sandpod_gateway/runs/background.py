@@ -94,9 +94,10 @@ class BackgroundRuns:
 
         async def begin(connection: RunnerConnection) -> str:
             handle = await start_run(connection, active, self._limits, detached=True)
-            accepted = await connection.wait_for(handle.accepted)
-            connection.runs.pop(active.run, None)
-            return accepted
+            try:
+                return await connection.wait_for(handle.accepted)
+            finally:
+                connection.runs.pop(active.run, None)
 
         run = await ask_runner(self._sandboxes, record, begin, again=True)
         return RunStarted(run_id=run_id(record.name, run), sandbox=record.name, state="running")

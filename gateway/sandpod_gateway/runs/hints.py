@@ -1,6 +1,6 @@
-"""What to do about a run that failed: by how it ended, and by what the program itself says.
+"""What to do about a run that failed, by how it ended and by what the program wrote.
 
-What a hint says is literally so: a model that makes the call it names gets on.
+Hints are literal: a model that makes the call that one names can go on.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ async def find_hint(
     *,
     fresh: bool = False,
 ) -> str | None:
-    """Return a few sentences for the caller, or None; `request` is what was asked for, where this call did that."""
+    """Return a few sentences for the caller, or None; `request` is that of the run, where this call started it."""
     stdout, stderr = (stream.read().text for stream in recorder.streams.values())
     command = request.code if request is not None and request.language == Language.SHELL else ""
     silent = not stdout and not stderr and record.network == NETWORK_NONE and downloads(command)
@@ -74,7 +74,7 @@ async def find_hint(
 
 
 def hint_for(outcome: str, detail: str | None, stderr: str, place: Place) -> str | None:
-    """Return a few sentences for the caller, or None; `detail` is what the runner said of the end."""
+    """Return a few sentences for the caller, or None; `detail` is the runner's own about the end."""
     step = from_stderr(stderr, place) if outcome == Outcome.ERROR else _BY_OUTCOME.get(outcome)
     return " ".join(filter(None, (detail, step))) or None
 

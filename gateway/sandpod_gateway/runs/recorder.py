@@ -110,10 +110,7 @@ class Stream:
 
 
 class Recorder:
-    """Keeps what comes of a run: of each stream `cap` bytes, and as much of what it showed as an answer takes.
-
-    Output goes to `progress` as it comes.
-    """
+    """Keeps `cap` bytes of each stream and as much of what a run showed as an answer takes; feeds `progress`."""
 
     def __init__(self, cap: int, *, strip_ansi: bool = False, progress: OutputStream | None = None) -> None:
         self.strip_ansi = strip_ansi

@@ -1,7 +1,6 @@
-"""One run from call to result: limits, start, stream, cancel, end, metrics.
+"""One run from call to result: limits, start, stream, cancel, end, metrics; and its output, read from a cursor on.
 
-Whose sandbox it is, the service of sandboxes decides; how a program is started and stopped, the runner does. This
-makes sure that every run ends here, whatever happens there.
+`sandboxes` decides whose sandbox it is, and the runner starts and stops programs: whatever they do, a run ends here.
 """
 
 import asyncio

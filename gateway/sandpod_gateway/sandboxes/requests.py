@@ -20,9 +20,8 @@ _T = TypeVar("_T")
 async def ask_runner(
     sandboxes: Sandboxes, record: SandboxRecord, ask: Callable[[RunnerConnection], Awaitable[_T]], *, again: bool
 ) -> _T:
-    """Return the result of `ask` with the sandbox's connection.
+    """Return the result of `ask` with the sandbox's connection; with `again` it is repeated where the stream is lost.
 
-    `again` says that the request is idempotent: it is repeated over a new stream where one is lost.
     Raises sandbox_lost, or what `ask` raises.
     """
     if again:

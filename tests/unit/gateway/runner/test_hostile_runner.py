@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandpod_gateway import time_slices as turns
+from sandpod_gateway.content import json_size
+from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.runner.connection import open_connection
 from sandpod_gateway.runner.demux import (
     MAX_SHOWN,
@@ -21,10 +23,12 @@ from sandpod_gateway.runner.demux import (
 )
 from sandpod_gateway.runner.run_ids import new_run, run_id
 from sandpod_gateway.runs import background, recorder, service
+from sandpod_gateway.runs.background import BackgroundRuns
+from sandpod_gateway.runs.request import RunRequest
 from sandpod_runner.protocol import messages as protocol
 from sandpod_runner.protocol.frames import Decoder, Frame, FrameError, encode
 from support.gateway.fake_gateway import Caller, Place
-from support.gateway.peers import PATIENCE, ScriptedStream, Sink
+from support.gateway.peers import PATIENCE, ScriptedStream, Sink, until
 from support.servers.exec_server import serving, stay, stream_of
 
 VALUES = st.recursive(
@@ -223,11 +227,11 @@ def test_header_that_is_no_object_is_refused_before_it_is_parsed(
 
 
 async def test_form_of_a_value_is_sized_once_and_a_second_one_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    sized, size = [], recorder.json_size
+    sized = []
 
     def counted(text: str) -> int:
         sized.append(text)
-        return size(text)
+        return json_size(text)
 
     monkeypatch.setattr(recorder, "json_size", counted)
     kept = recorder.Recorder(0)
@@ -312,3 +316,17 @@ async def test_stopping_a_run_reads_no_more_than_a_runner_keeps(
     assert stopped["state"] == "running"
     assert asked == [number * protocol.FILE_PART for number in range(service.AT_ONCE)]
     assert len(stopped["stdout"]) < 25_000
+
+
+async def test_call_that_is_cancelled_while_its_run_begins_does_not_keep_the_sandbox_busy(
+    alice: Caller, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = (await alice.call("create_sandbox"))["sandbox"]
+    _answering(place, monkeypatch, step=0)
+    sandboxes = place.gateway._sandboxes
+    request = RunRequest(language="python", code="1")
+    starting = asyncio.create_task(BackgroundRuns(sandboxes, RunLimits()).start("alice", request, sandbox=sandbox))
+    await until(lambda: sandboxes.running(sandbox) == 1)
+    starting.cancel()
+    await asyncio.wait([starting])
+    assert sandboxes.running(sandbox) == 0
