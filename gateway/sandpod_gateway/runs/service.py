@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import count, groupby
 from operator import itemgetter
 from typing import Annotated, Final, Literal
 
@@ -235,10 +235,9 @@ class TailReader:
 
         Raises not_found, backend_error, or ConnectionLostError.
         """
-        loop, begin, requests = asyncio.get_running_loop(), self.cursor, 0
-        while True:
+        loop, begin = asyncio.get_running_loop(), self.cursor
+        for requests in count(1):
             size = await self._ask(limit, max(0.0, deadline - loop.time()))
-            requests += 1
             if self.ended is not None or (not to_end and self.cursor != begin):
                 break
             if size and (size == limit or self.state == "ended") and requests < AT_ONCE:
