@@ -22,7 +22,6 @@ logger = logging.getLogger(__name__)
 MAX_OFFSET: Final = 2**62  # bytes; more than any program can write
 ACK_EVERY: Final = 128 * 1024  # bytes of output for one acknowledgement: a tenth of what a runner has on its way
 MAX_MIME: Final = 64  # characters
-MAX_NAME: Final = 64  # characters of a run's name
 _STREAMS: Final = ("stdout", "stderr")  # a tuple: what is compared with them may be anything
 MAX_SHOWN: Final = protocol.MAX_DISPLAYS + len(protocol.MIME_TYPES)  # a run's displays and forms of its last value
 MAX_UNASKED: Final = 1000
@@ -170,7 +169,7 @@ class Inbox:
         # Nothing was started, so nothing ends: what becomes of the earlier run is asked for by its own name.
         del self.runs[run.run_id]
         earlier = frame.header.get("as")
-        if isinstance(earlier, str) and len(earlier) <= MAX_NAME:
+        if isinstance(earlier, str) and protocol.RUN_ID.fullmatch(earlier):
             run.accepted.set_result(earlier)
             run.ended.cancel()
         else:

@@ -115,6 +115,16 @@ async def test_an_end_that_makes_no_sense_is_no_success(end: dict[str, Any]) -> 
     await connection.close()
 
 
+@pytest.mark.parametrize("name", ["x" * 65, "", "run-1\nrun-2", "a.b", None, 7])
+async def test_earlier_run_with_a_name_that_no_run_has_is_no_run(name: object) -> None:
+    stream, connection = await connect()
+    run = await connection.start_run(header(), b"1", Sink())
+    stream.say({"t": "known", "run": "r1", "as": name})
+    with pytest.raises(ConnectionLostError):
+        await run.accepted
+    await connection.close()
+
+
 async def test_output_that_has_come_is_acknowledged_for_runs_that_ask_for_it() -> None:
     stream, connection = await connect()
     await connection.start_run({**header(), "acks": True}, b"1", Sink())
