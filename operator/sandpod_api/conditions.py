@@ -150,7 +150,8 @@ def is_true(conditions: Sequence[Condition], kind: ConditionType) -> bool:
     return (found := find(conditions, kind)) is not None and found.status == "True"
 
 
-def merge(old: Sequence[Condition], new: Sequence[Condition], now: datetime) -> list[Condition]:
-    """Return the new conditions with transition times: the old time where the status is the same, else `now`."""
-    times = {(c.type, c.status): c.last_transition_time for c in old}
-    return [c.model_copy(update={"last_transition_time": times.get((c.type, c.status)) or now}) for c in new]
+def merge(old: Sequence[Condition], new: Sequence[Condition], now: datetime, generation: int) -> list[Condition]:
+    """Return the new conditions, with the generation, and the old transition time where the status is the same."""
+    since = {(c.type, c.status): c.last_transition_time or now for c in old}
+    common = {"observed_generation": generation}
+    return [c.model_copy(update=common | {"last_transition_time": since.get((c.type, c.status), now)}) for c in new]

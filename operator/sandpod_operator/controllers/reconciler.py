@@ -21,6 +21,7 @@ from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, 
 from sandpod_operator.planning.policies import plan_namespace, plan_template
 from sandpod_operator.planning.pool import PoolPlan, plan_pool
 from sandpod_operator.planning.sandbox import plan_sandbox
+from sandpod_operator.status import lifetime
 from sandpod_operator.status.failures import clean
 from sandpod_operator.status.sandbox import is_final
 
@@ -194,12 +195,10 @@ def record_status(metrics: Metrics, before: Sandbox, store: Store) -> None:
     if after is None:
         return
     old, new = before.status, after.status
-    resumed = find(new.conditions, ConditionType.SUSPENDED)
-    begun = resumed.last_transition_time if resumed is not None else after.metadata.creation_timestamp
-    if old.start_time is None and new.start_time is not None and begun is not None:
-        of_pool = names.LABEL_POOL in after.metadata.labels
-        origin = "resume" if resumed is not None else "pool" if of_pool else "direct"
-        metrics.start_seconds.labels(origin).observe(max(0.0, (new.start_time - begun).total_seconds()))
+    seconds, resumed = lifetime.start_seconds(after, new)
+    if old.start_time is None and seconds is not None:
+        origin = "resume" if resumed else "pool" if names.LABEL_POOL in after.metadata.labels else "direct"
+        metrics.start_seconds.labels(origin).observe(seconds)
         if origin == "direct" and (pool := _pool_missed(store, after)):
             metrics.count_claim(after.metadata.namespace, pool, origin)
     if is_final(new.conditions) and not is_final(old.conditions):

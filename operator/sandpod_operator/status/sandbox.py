@@ -36,7 +36,7 @@ def compute_status(observed: ObservedSandbox, now: datetime) -> SandboxStatus:
     """Return the status that the Sandbox should have at this time, in whole seconds."""
     observed = _current(observed)
     old, pod = observed.sandbox.status, observed.pod
-    conditions = merge(old.conditions, _conditions(observed, now), now)
+    conditions = merge(old.conditions, _conditions(observed, now), now, observed.sandbox.metadata.generation)
     ready = find(conditions, ConditionType.READY)
     last = old if is_over(conditions) else SandboxStatus()
     used, expires = lifetime.shown(observed.sandbox, now, suspends=observed.suspends)
@@ -78,7 +78,6 @@ def is_over(conditions: list[Condition]) -> bool:
 
 
 def _conditions(observed: ObservedSandbox, now: datetime) -> list[Condition]:
-    generation = observed.sandbox.metadata.generation
     ready, expires = ready_condition(observed, now), expired(observed, now)
     # Once it is over its pod goes, and that is no news: the status that said why, and what was found, stay as they are.
     over = is_over([ready, expires])
@@ -92,7 +91,7 @@ def _conditions(observed: ObservedSandbox, now: datetime) -> list[Condition]:
         expires,
         suspended(observed),
     ]
-    return [c.model_copy(update={"observed_generation": generation}) for c in found if c is not None]
+    return [condition for condition in found if condition is not None]
 
 
 def pod_scheduled(observed: ObservedSandbox, ended: Cause | None = None) -> Condition:
