@@ -118,10 +118,8 @@ class Reconciler:
                 return await self._create(action)
             case Apply(resource=resource, manifest=manifest):
                 self._dispatcher.saw(resource, await self._cluster.apply(resource, manifest))
-            case PatchStatus() | Patch():
-                return await self._patch(action)
-            case Delete():
-                return await self._delete(action)
+            case PatchStatus() | Patch() | Delete():
+                return await self._change(action)
         return True
 
     async def _create(self, action: Create) -> bool:
@@ -148,39 +146,30 @@ class Reconciler:
             self._context.line(key.namespace).let_in(owner_uid)
         return True
 
-    async def _patch(self, action: Patch | PatchStatus) -> bool:
-        resource, key = action.resource, action.key
-        before = self._context.store.sandbox(key.namespace, key.name)
+    async def _change(self, action: PatchStatus | Patch | Delete) -> bool:
+        resource, key, metadata = action.resource, action.key, action.metadata
+        before = None
         try:
-            if isinstance(action, PatchStatus):
-                found = await self._cluster.patch_status(resource, key.namespace, key.name, action.status)
-            else:
-                found = await self._cluster.patch(resource, key.namespace, key.name, action.change)
+            match action:
+                case PatchStatus():
+                    before = self._context.store.sandbox(*key[1:]) if resource is resources.SANDBOXES else None
+                    found = await self._cluster.patch_status(resource, *key[1:], action.status)
+                case Patch():
+                    found = await self._cluster.patch(resource, *key[1:], action.change)
+                case Delete():
+                    version = {"resourceVersion": metadata.resource_version} if action.unchanged else {}
+                    found = await self._cluster.delete(resource, *key[1:], {"uid": metadata.uid, **version})
         except NotFoundError:
-            self._dispatcher.lost(key)
-            return False
+            self._dispatcher.lost(key, metadata.uid)
+            return isinstance(action, Delete)
         except ConflictError:
             return await self._look_again(resource, key)
-        self._dispatcher.saw(resource, found)
-        if isinstance(action, PatchStatus) and resource is resources.SANDBOXES and before is not None:
+        if not isinstance(action, Delete) or found.get("kind") == resource.kind:
+            self._dispatcher.saw(resource, found)  # One that is deleted may still be going.
+        elif resource is not resources.PODS:  # Quotas count a pod until its event has come.
+            self._dispatcher.lost(key, metadata.uid)
+        if before is not None:
             record_status(self._context.metrics, before, self._context.store)
-        return True
-
-    async def _delete(self, action: Delete) -> bool:
-        key, metadata = action.key, action.metadata
-        version = {"resourceVersion": metadata.resource_version} if action.unchanged else {}
-        preconditions = {"uid": metadata.uid, **version}
-        try:
-            answer = await self._cluster.delete(action.resource, key.namespace, key.name, preconditions)
-        except NotFoundError:
-            self._dispatcher.lost(key, metadata.uid)
-            return True
-        except ConflictError:
-            return await self._look_again(action.resource, key)
-        if answer.get("kind") == action.resource.kind:
-            self._dispatcher.saw(action.resource, answer)  # It is still going.
-        elif action.resource is not resources.PODS:  # Quotas count a pod until its event has come.
-            self._dispatcher.lost(key, metadata.uid)
         return True
 
     async def _look_again(self, resource: resources.Resource, key: Key) -> bool:

@@ -15,10 +15,6 @@ from sandpod_operator.metrics import Metrics
 from sandpod_operator.settings import OperatorSettings
 
 
-class AddressError(Exception):
-    """The HTTP server can't listen; the text says where and what to do."""
-
-
 class Health:
     """What is known of the operator's own state."""
 
