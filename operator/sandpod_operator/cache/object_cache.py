@@ -57,7 +57,8 @@ class Kept:
 
 
 def _pack(parsed: Sandbox | Pod) -> bytes:
-    return parsed.model_dump_json(by_alias=True, exclude_unset=True).encode()
+    # By name: what is nested in a pod is not in the model.
+    return parsed.model_dump_json(exclude_unset=True).encode()
 
 
 class Store:

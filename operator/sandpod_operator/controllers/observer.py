@@ -43,9 +43,9 @@ async def observe_sandbox(context: Context, key: Key, now: datetime) -> Observed
         open_allowed=settings.allow_open_network,
         opened=opened_by(profile, template, settings) if template is not None and profile is not None else None,
     )
-    if pod is not None and pod.spec.node_name is not None and _has_to_compare(observed):
+    if pod is not None and pod.node_name is not None and _has_to_compare(observed):
         # Once for each pod, and not for each node: nodes restart.
-        state.kernels[pod.metadata.uid] = kernel = await context.nodes.kernel(pod.spec.node_name)
+        state.kernels[pod.metadata.uid] = kernel = await context.nodes.kernel(pod.node_name)
         observed = replace(observed, kernel=kernel)
     spec = template.spec if template is not None and pod is None else None
     if spec and host_users_setting(spec, default=settings.host_users) is None:

@@ -101,17 +101,16 @@ def end_of(pod: Pod, *, was_ready: bool) -> Cause | None:
         return _end_of_container(pod.terminated, was_ready=was_ready)
     if (failed := pod.not_prepared) is not None:
         return start_failed(failed.message or f"the runner could not be copied, exit code {failed.exit_code}.")
-    return cause(Reason.POD_FAILED if was_ready else Reason.START_FAILED, pod.status.message or pod.status.reason)
+    return cause(Reason.POD_FAILED if was_ready else Reason.START_FAILED, pod.message or pod.reason)
 
 
 def taken(pod: Pod) -> Cause | None:
     """Return what removed the pod, if it did not end by itself."""
-    status = pod.status
-    if status.reason == "Evicted":
-        return cause(Reason.EVICTED, status.message)
-    if status.reason in _NODE_GONE:
-        return cause(Reason.NODE_LOST, status.message)
-    if status.reason == "DeadlineExceeded":
+    if pod.reason == "Evicted":
+        return cause(Reason.EVICTED, pod.message)
+    if pod.reason in _NODE_GONE:
+        return cause(Reason.NODE_LOST, pod.message)
+    if pod.reason == "DeadlineExceeded":
         return cause(Reason.POD_FAILED, "it reached its activeDeadlineSeconds.")
     disrupted = pod.condition("DisruptionTarget")
     if disrupted is not None and disrupted.status == "True":

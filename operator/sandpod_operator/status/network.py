@@ -68,7 +68,7 @@ def _refusal(observed: ObservedSandbox, pod: Pod) -> Cause | None:
 
 def _hindrance(profile: NetworkProfile, pod: Pod) -> str | None:
     """Return what prevents a profile of the template from being in force in a pod that started with another."""
-    if profile.dns and pod.spec.dns_policy == "None":
+    if profile.dns and pod.dns_policy == "None":
         return f"{profile.name!r} has DNS, which a pod can get only at its start: create another Sandbox."
     opened = next((address for address in probed(pod) if opens(profile, address)), None)
     return None if opened is None else _opens_forbidden(profile.name, opened)
@@ -81,7 +81,7 @@ def _opens_forbidden(profile: str, address: str) -> str:
 def probed(pod: Pod) -> Iterator[str]:
     """Return the addresses that the pod's runner tried in vain, as host:port."""
     for address in filter(None, pod.variable(names.ENV_PROBES).split(",")):
-        yield address.replace(NODE_IP, pod.status.host_ip)
+        yield address.replace(NODE_IP, pod.host_ip)
 
 
 def network_isolated(observed: ObservedSandbox) -> Condition:

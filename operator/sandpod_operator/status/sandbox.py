@@ -45,7 +45,7 @@ def compute_status(observed: ObservedSandbox, now: datetime) -> SandboxStatus:
         reason=ready.reason if ready is not None and ready.status != "True" else None,
         conditions=conditions,
         pod_name=pod.metadata.name if pod else last.pod_name,
-        node_name=pod.spec.node_name if pod else last.node_name,
+        node_name=pod.node_name if pod else last.node_name,
         image=pod.asked.image if pod else last.image,
         network=pod.network if pod else last.network,
         retried_pod=_retried_pod(observed, ready),
