@@ -10,11 +10,12 @@ from sandpod_api.conditions import ConditionType, is_true
 from sandpod_kube import resources
 from sandpod_kube.resources import Key
 from sandpod_operator.controllers.context import Context
-from sandpod_operator.manifests.network_policies import build_deny_all, find_widening, in_force
 from sandpod_operator.manifests.pod import find_profile
 from sandpod_operator.manifests.probes import opened_by
 from sandpod_operator.manifests.security import host_users_setting
-from sandpod_operator.model.observed import ObservedPool, ObservedSandbox, PoolBackoff, Widening
+from sandpod_operator.model.actions import Emit
+from sandpod_operator.model.observed import ObservedPool, ObservedSandbox, PoolBackoff
+from sandpod_operator.planning.network_policies import build_deny_all, find_widening, in_force
 from sandpod_operator.planning.sandbox import wants_pod
 
 MAX_WIDENING: Final = 50  # each is a series of a metric and an Event
@@ -103,8 +104,8 @@ def is_closed(context: Context, namespace: str) -> bool:
     return in_force(build_deny_all(namespace), context.store.policy(namespace, names.POLICY_DENY_ALL))
 
 
-def find_all_widening(context: Context, namespace: str) -> list[Widening]:
-    """Return the policies of others that open something to a namespace's sandboxes, the first ones by name."""
+def find_all_widening(context: Context, namespace: str) -> list[Emit]:
+    """Return the Events of others' policies that open something to a namespace's sandboxes, the first ones by name."""
     templates = {each.name for each in context.store.keys(resources.TEMPLATES, namespace)}
     found = (find_widening(policy, templates) for policy in context.store.policies(namespace))
     return sorted(filter(None, found), key=lambda each: each.metadata.name)[:MAX_WIDENING]

@@ -18,7 +18,7 @@ from sandpod_operator.controllers.dispatcher import Dispatcher
 from sandpod_operator.manifests.pod import found_open
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan
-from sandpod_operator.planning.policies import plan_namespace, plan_template
+from sandpod_operator.planning.network_policies import plan_namespace, plan_template
 from sandpod_operator.planning.pool import PoolPlan, plan_pool
 from sandpod_operator.planning.sandbox import plan_sandbox
 from sandpod_operator.status import lifetime
@@ -83,7 +83,7 @@ class Reconciler:
                 return plan_template(template, policies) if template is not None else Plan()
             case _:
                 widening = observer.find_all_widening(context, key.namespace)
-                context.metrics.set_widening(key.namespace, {policy.metadata.name for policy in widening})
+                context.metrics.set_widening(key.namespace, {event.metadata.name for event in widening})
                 closed = observer.is_closed(context, key.namespace)
                 return plan_namespace(key.namespace, closed=closed, widening=widening)
 

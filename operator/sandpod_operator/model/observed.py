@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple, Self
 
 from sandpod_api.conditions import Reason
-from sandpod_api.fields import ObjectMeta
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
 from sandpod_kube.resources import Key
 from sandpod_operator.model.pod import Pod
@@ -55,13 +54,6 @@ class Neighbours:
     wait_for_node: bool = False  # whether other pools have sandboxes that no node takes
     nodes_yield_until: datetime | None = None  # until then no sandbox of a pool may wait for a node, since claims do
     gives_to: Key | None = None  # for whom the pool has to give a warm sandbox up now
-
-
-class Widening(NamedTuple):
-    """A policy that opens something to sandbox pods and is not one of Sandpod's."""
-
-    metadata: ObjectMeta
-    directions: tuple[str, ...]  # ingress, egress, or both
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

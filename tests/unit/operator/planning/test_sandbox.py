@@ -13,11 +13,10 @@ from sandpod_api.fields import ObjectMeta
 from sandpod_api.names import volume_claim_name
 from sandpod_api.types import Sandbox, SandboxStatus
 from sandpod_kube.resources import PODS, POLICIES, SANDBOXES, VOLUME_CLAIMS
-from sandpod_operator.manifests.network_policies import build_deny_all, build_profile
 from sandpod_operator.manifests.pod import build_pod, find_profile
 from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, PatchStatus, Plan
 from sandpod_operator.model.observed import ObservedSandbox, Refusal
-from sandpod_operator.planning.policies import plan_namespace, plan_template
+from sandpod_operator.planning.network_policies import build_deny_all, build_profile, plan_namespace, plan_template
 from sandpod_operator.planning.sandbox import plan_sandbox, whole_status
 from sandpod_operator.status.sandbox import compute_status
 from support.operator.world import NOW, a_pod, a_sandbox, a_template, ago, condition, ended, running, settings, waiting
