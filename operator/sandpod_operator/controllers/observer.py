@@ -3,22 +3,19 @@
 import secrets
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, is_true
-from sandpod_kube import resources
 from sandpod_kube.resources import Key
 from sandpod_operator.controllers.context import Context
 from sandpod_operator.manifests.pod import find_profile
 from sandpod_operator.manifests.probes import opened_by
 from sandpod_operator.manifests.security import host_users_setting
-from sandpod_operator.model.actions import Emit
 from sandpod_operator.model.observed import ObservedPool, ObservedSandbox, PoolBackoff
-from sandpod_operator.planning.network_policies import build_deny_all, find_widening, in_force
+from sandpod_operator.planning.network_policies import is_closed
 from sandpod_operator.planning.sandbox import wants_pod
 
-MAX_WIDENING: Final = 50  # each is a series of a metric and an Event
 # Without vowels and look-alikes, as Kubernetes' own: no words, no confusion.
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX: Final = 8
@@ -39,7 +36,7 @@ async def observe_sandbox(context: Context, key: Key, now: datetime) -> Observed
         name_taken=found is not None and pod is None,
         template=template,
         refusal=state.refusals.get(sandbox.metadata.uid),
-        closed=is_closed(context, key.namespace),
+        closed=is_closed(key.namespace, store.policy(key.namespace, names.POLICY_DENY_ALL)),
         kernel=state.kernels.get(pod.metadata.uid) if pod is not None else None,
         open_allowed=settings.allow_open_network,
         opened=opened_by(profile, template, settings) if template is not None and profile is not None else None,
@@ -87,25 +84,3 @@ def observe_pool(context: Context, key: Key) -> ObservedPool | None:
         backoff=state.backoffs.get(uid, PoolBackoff()),
         neighbours=context.line(key.namespace).neighbours(key),
     )
-
-
-def policies_of(context: Context, template: Key) -> dict[str, dict[str, Any]]:
-    """Return the policies that were made for a template, by name."""
-    ours = {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_TEMPLATE: template.name}
-    return {
-        policy["metadata"]["name"]: policy
-        for policy in context.store.policies(template.namespace)
-        if ours.items() <= policy["metadata"].get("labels", {}).items()
-    }
-
-
-def is_closed(context: Context, namespace: str) -> bool:
-    """Return whether a namespace's deny-all policy is in force."""
-    return in_force(build_deny_all(namespace), context.store.policy(namespace, names.POLICY_DENY_ALL))
-
-
-def find_all_widening(context: Context, namespace: str) -> list[Emit]:
-    """Return the Events of others' policies that open something to a namespace's sandboxes, the first ones by name."""
-    templates = {each.name for each in context.store.keys(resources.TEMPLATES, namespace)}
-    found = (find_widening(policy, templates) for policy in context.store.policies(namespace))
-    return sorted(filter(None, found), key=lambda each: each.metadata.name)[:MAX_WIDENING]

@@ -79,13 +79,14 @@ class Reconciler:
                 return plan_pool(pool, settings, now) if pool is not None else Plan()
             case resources.TEMPLATES.kind:
                 template = context.store.template(key.namespace, key.name)
-                policies = observer.policies_of(context, key)
+                policies = context.store.policies(key.namespace)
                 return plan_template(template, policies) if template is not None else Plan()
             case _:
-                widening = observer.find_all_widening(context, key.namespace)
-                context.metrics.set_widening(key.namespace, {event.metadata.name for event in widening})
-                closed = observer.is_closed(context, key.namespace)
-                return plan_namespace(key.namespace, closed=closed, widening=widening)
+                templates = {each.name for each in context.store.keys(resources.TEMPLATES, key.namespace)}
+                plan = plan_namespace(key.namespace, list(context.store.policies(key.namespace)), templates)
+                found = {action.metadata.name for action in plan.actions if isinstance(action, Emit)}
+                context.metrics.set_widening(key.namespace, found)
+                return plan
 
     def _record_pool(self, plan: PoolPlan) -> None:
         """Remember how a pool's sandboxes did, what it has, and what it gave up."""

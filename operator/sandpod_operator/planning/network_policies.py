@@ -5,7 +5,7 @@ opens what it lists and nothing else, and what a policy of others opens ours can
 that sandbox pods can have, not by those of existing pods: before the first pod that they open.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
 
 from sandpod_api import names
@@ -15,6 +15,7 @@ from sandpod_kube.resources import POLICIES, TEMPLATES
 from sandpod_operator.manifests.pod import child_metadata
 from sandpod_operator.model.actions import Action, Apply, Delete, Emit, Plan
 
+MAX_WIDENING: Final = 50  # each is a series of a metric and an Event
 _DNS_PORTS: Final = [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]
 _DNS_PODS: Final = {
     "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
@@ -29,10 +30,12 @@ _LABELS: Final[dict[str, str | None]] = {
 }
 
 
-def plan_template(template: SandboxTemplate, found: Mapping[str, dict[str, Any]]) -> Plan:
-    """Decide about a template, by the policies that were found for it: a profile that it dropped is closed again."""
+def plan_template(template: SandboxTemplate, policies: Iterable[dict[str, Any]]) -> Plan:
+    """Decide about a template, by its namespace's policies: a profile that it dropped is closed again."""
     if template.metadata.deletion_timestamp is not None:
         return Plan()
+    ours = {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_TEMPLATE: template.metadata.name}.items()
+    found = {p["metadata"]["name"]: p for p in policies if ours <= p["metadata"].get("labels", {}).items()}
     built = [build_profile(template, profile) for profile in template.spec.network_profiles]
     wanted = {policy["metadata"]["name"]: policy for policy in built}
     actions: list[Action] = [Apply(POLICIES, p) for name, p in wanted.items() if not in_force(p, found.get(name))]
@@ -41,13 +44,21 @@ def plan_template(template: SandboxTemplate, found: Mapping[str, dict[str, Any]]
     return Plan(actions=tuple(actions))
 
 
-def plan_namespace(namespace: str, *, closed: bool, widening: Iterable[Emit] = ()) -> Plan:
+def plan_namespace(namespace: str, policies: Sequence[dict[str, Any]], templates: Container[str]) -> Plan:
     """Decide about a namespace: its deny-all policy is kept in force, and policies of others that open it are reported.
 
-    These are left alone: whoever may write policies here may have a reason, and would write them again.
+    These are left alone: whoever may write policies here may have a reason, and would write them again. Of many the
+    first ones are reported, by name.
     """
+    closed = any(p["metadata"]["name"] == names.POLICY_DENY_ALL and is_closed(namespace, p) for p in policies)
     apply = () if closed else (Apply(POLICIES, build_deny_all(namespace)),)
-    return Plan(actions=(*apply, *widening))
+    widening = filter(None, (find_widening(policy, templates) for policy in policies))
+    return Plan(actions=(*apply, *sorted(widening, key=lambda each: each.metadata.name)[:MAX_WIDENING]))
+
+
+def is_closed(namespace: str, deny_all: dict[str, Any] | None) -> bool:
+    """Return whether a namespace's deny-all policy is in force."""
+    return in_force(build_deny_all(namespace), deny_all)
 
 
 def build_deny_all(namespace: str) -> dict[str, Any]:

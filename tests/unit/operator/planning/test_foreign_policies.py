@@ -7,8 +7,7 @@ import pytest
 from sandpod_api import names
 from sandpod_api.types import NetworkProfile
 from sandpod_kube.resources import POLICIES, TEMPLATES, Key
-from sandpod_operator.controllers.observer import MAX_WIDENING
-from sandpod_operator.planning.network_policies import build_deny_all, build_profile, find_widening
+from sandpod_operator.planning.network_policies import MAX_WIDENING, build_deny_all, build_profile, find_widening
 from support.operator.world import SPACE, World, a_template, metadata, template_object
 
 OPEN = {"policyTypes": ["Egress"], "egress": [{}]}

@@ -217,17 +217,17 @@ def stored(policy: dict[str, Any]) -> dict[str, Any]:
 def test_template_gets_a_policy_for_each_profile() -> None:
     template = a_template(networkProfiles=[WEB])
     wanted = build_profile(template, template.spec.network_profiles[0])
-    assert plan_template(template, {}).actions == (Apply(POLICIES, wanted),)
-    assert plan_template(template, {"sandpod-python-web": stored(wanted)}) == Plan()
+    assert plan_template(template, []).actions == (Apply(POLICIES, wanted),)
+    assert plan_template(template, [stored(wanted)]) == Plan()
 
 
 def test_profile_that_a_template_dropped_is_closed_again() -> None:
     template = a_template(networkProfiles=[WEB])
     old = stored(build_profile(template, template.spec.network_profiles[0]))
-    made = plan_template(a_template(), {"sandpod-python-web": old})
+    made = plan_template(a_template(), [old])
     assert made.actions == (Delete(POLICIES, ObjectMeta.model_validate(old["metadata"])),)
 
 
 def test_namespace_is_closed_unless_it_is() -> None:
-    assert plan_namespace("boxes", closed=True) == Plan()
-    assert plan_namespace("boxes", closed=False).actions == (Apply(POLICIES, build_deny_all("boxes")),)
+    assert plan_namespace("boxes", [stored(build_deny_all("boxes"))], ()) == Plan()
+    assert plan_namespace("boxes", [], ()).actions == (Apply(POLICIES, build_deny_all("boxes")),)
