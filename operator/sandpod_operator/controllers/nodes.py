@@ -51,9 +51,11 @@ class Nodes:
     async def kernel(self, node: str) -> Kernel:
         """Return a node's kernel, an unknown one where the operator may not look."""
         try:
-            return Kernel.of_node(await self._cluster.get(resources.NODES, "", node))
+            manifest = await self._cluster.get(resources.NODES, "", node)
         except DeniedError:
             return Kernel()
+        info = (manifest.get("status") or {}).get("nodeInfo") or {}
+        return Kernel(str(info.get("bootID", "")), str(info.get("kernelVersion", "")))
 
     async def give_user_namespaces(self, spec: SandboxTemplateSpec) -> bool:
         """Return whether every node that may run the template's pods can give each a user namespace of its own.

@@ -10,8 +10,7 @@ from sandpod_api.conditions import ConditionType, is_true
 from sandpod_kube.resources import Key
 from sandpod_operator.controllers.context import Context
 from sandpod_operator.manifests.pod import find_profile
-from sandpod_operator.manifests.probes import opened_by
-from sandpod_operator.manifests.security import host_users_setting
+from sandpod_operator.manifests.security import host_users_setting, opened_by
 from sandpod_operator.model.observed import ObservedPool, ObservedSandbox, PoolBackoff
 from sandpod_operator.planning.network_policies import is_closed
 from sandpod_operator.planning.sandbox import wants_pod

@@ -11,7 +11,6 @@ from sandpod_api.templates import NetworkProfile, SandboxTemplate
 from sandpod_api.types import Sandbox, SandboxPool
 from sandpod_kube import resources
 from sandpod_operator.manifests import security
-from sandpod_operator.manifests.probes import probes
 from sandpod_operator.settings import OperatorSettings
 
 SERVE_COMMAND: Final = (*names.RUNNER_COMMAND, "serve")
@@ -172,7 +171,7 @@ def _environment(
 ) -> list[dict[str, Any]]:
     spec, workspace = template.spec, workspace_of(sandbox, template)
     values = {
-        names.ENV_PROBES: ",".join(probes(template, profile, settings)),
+        names.ENV_PROBES: ",".join(security.probes(template, profile, settings)),
         names.ENV_PROBE_INTERVAL: str(settings.probe_interval or ""),
         names.ENV_PREIMPORT: ",".join(spec.preimport),
         names.ENV_OPEN_FILES: str(spec.limits.open_files),

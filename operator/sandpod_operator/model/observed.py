@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from sandpod_api.conditions import Reason
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
@@ -29,12 +29,6 @@ class Kernel(NamedTuple):
 
     boot_id: str = ""
     release: str = ""  # as `uname -r` says it
-
-    @classmethod
-    def of_node(cls, manifest: dict[str, Any]) -> Self:
-        """Return the kernel of a Node object."""
-        info = (manifest.get("status") or {}).get("nodeInfo") or {}
-        return cls(str(info.get("bootID", "")), str(info.get("kernelVersion", "")))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ from sandpod_api import names
 from sandpod_api.conditions import Condition, ConditionType, Reason, find
 from sandpod_api.templates import NetworkProfile
 from sandpod_operator.manifests.pod import find_profile, found_open
-from sandpod_operator.manifests.probes import NODE_IP, opens
+from sandpod_operator.manifests.security import NODE_IP, opens
 from sandpod_operator.model.observed import ObservedSandbox
 from sandpod_operator.model.pod import Pod
 from sandpod_operator.status.failures import Cause, cause, network_open
