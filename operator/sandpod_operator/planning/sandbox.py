@@ -6,7 +6,7 @@ An Event is made where the status changes, so that a restart of the operator rep
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from sandpod_api import names
 from sandpod_api.base import ApiModel, rfc3339
@@ -27,6 +27,7 @@ from sandpod_operator.status.sandbox import compute_status, is_final, is_over
 _PASSING = frozenset({Reason.POD_PENDING, Reason.STARTING})
 # Reasons for not being ready that need nothing done.
 _QUIET = _PASSING | {Reason.SUSPENDED, Reason.TTL_EXPIRED, Reason.IDLE_TIMEOUT}
+_Status = SandboxStatus | SandboxPoolStatus
 _TRIED_ANEW = frozenset({Reason.START_RETRIED, Reason.OPEN_NETWORK_ALLOWED})
 
 
@@ -58,13 +59,8 @@ def earliest(times: Iterable[datetime | None], now: datetime) -> datetime | None
     return min((time for time in times if time is not None and time > now), default=None)
 
 
-def changed(
-    new: SandboxStatus | SandboxPoolStatus,
-    old: SandboxStatus | SandboxPoolStatus,
-    kind: ConditionType,
-    what: Literal["status", "reason", "message"],
-) -> Condition | None:
-    """Return the new condition of that type, or None where there is none or it says the same as before."""
+def changed(new: _Status, old: _Status, kind: ConditionType, what: str) -> Condition | None:
+    """Return the new condition of that type; None if there is none or its `what`, such as reason, is the same."""
     now, was = find(new.conditions, kind), find(old.conditions, kind)
     return now if was is None or now is None or getattr(now, what) != getattr(was, what) else None
 
