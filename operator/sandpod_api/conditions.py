@@ -1,7 +1,4 @@
-"""The conditions of a Sandbox and a pool, every reason with a sentence and what to do, and how a condition is set.
-
-Which reason applies is the operator's decision.
-"""
+"""The conditions of a Sandbox and a pool, every reason with a sentence and what to do, and how a condition is set."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -21,7 +18,6 @@ class _Explained(StrEnum):
     sentence: str
 
     def __new__(cls, value: str, sentence: str = "") -> Self:  # without one it is looked up, not made
-        """Return a member that is equal to its word."""
         member = str.__new__(cls, value)
         member._value_, member.sentence = value, sentence
         return member

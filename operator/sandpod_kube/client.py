@@ -119,8 +119,7 @@ class KubeClient:
 
     async def replace(self, resource: Resource, manifest: Json) -> Json:
         """Write an object whole; ConflictError when its resourceVersion is not the current one."""
-        path = resource.path(*key_of(resource, manifest)[1:])
-        return await self._write("update", "PUT", resource, path, manifest)
+        return await self._write("update", "PUT", resource, resource.path(*key_of(resource, manifest)[1:]), manifest)
 
     async def patch_status(self, resource: Resource, namespace: str, name: str, status: Json) -> Json:
         """Merge a status and return the object."""

@@ -75,7 +75,6 @@ class Reconciler:
         raise ClusterError("the state changed during every pass")
 
     async def _plan(self, key: Key, now: datetime) -> Plan:
-        """Return what is to be done about an object; nothing once it is gone."""
         store, (namespace, name) = self._store, key[1:]
         match key.kind:
             case resources.SANDBOXES.kind:

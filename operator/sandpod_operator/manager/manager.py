@@ -1,7 +1,4 @@
-"""Composes the operator and keeps its parts running; when one ends, the process ends and Kubernetes restarts it.
-
-The only place where parts are joined. A standby only waits for the Lease.
-"""
+"""Composes the operator and keeps its parts running; when one ends, the process ends and Kubernetes restarts it."""
 
 import asyncio
 import logging

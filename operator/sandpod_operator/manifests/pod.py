@@ -1,5 +1,6 @@
-"""Builds the pods of Sandboxes: the same input gives the same manifest. What locks a pod down is in `security`."""
+"""Builds pods, volume claims and warm Sandboxes: equal input, equal manifest. What locks a pod is in `security`."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from typing import Any, Final
@@ -35,6 +36,45 @@ def child_metadata(
         "namespace": owner.metadata.namespace,
         "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY, **labels},
         "ownerReferences": [{**reference, "controller": True, "blockOwnerDeletion": False}],
+    }
+
+
+def template_hash(template: SandboxTemplate) -> str:
+    """Return a short hash of all that a template says; warm sandboxes with another one are out of date."""
+    text = json.dumps(template.spec.to_wire(), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def build_warm_sandbox(pool: SandboxPool, template: SandboxTemplate, suffix: str) -> dict[str, Any]:
+    """Return a Sandbox that waits in the pool; the claim patch takes it out by removing the owner reference."""
+    labels = {
+        names.LABEL_TEMPLATE: template.metadata.name,
+        names.LABEL_POOL: pool.metadata.name,
+        names.LABEL_STATE: names.STATE_WARM,
+    }
+    metadata = child_metadata(names.child_name(pool.metadata.name, suffix), resources.POOLS, pool, labels)
+    return {
+        **resources.SANDBOXES.header,
+        "metadata": {**metadata, "annotations": {names.ANNOTATION_TEMPLATE_HASH: template_hash(template)}},
+        "spec": {
+            "templateRef": {"name": template.metadata.name},
+            # Should the template be gone one day, the Sandbox says that its files outlive its pod.
+            **({"workspace": workspace.to_wire()} if (workspace := template.spec.workspace).persistent else {}),
+        },
+    }
+
+
+def build_volume_claim(sandbox: Sandbox, workspace: Workspace) -> dict[str, Any]:
+    """Return the volume claim of a persistent workspace; it lives as long as the Sandbox."""
+    name = names.volume_claim_name(sandbox.metadata.name, sandbox.metadata.uid)
+    return {
+        **resources.VOLUME_CLAIMS.header,
+        "metadata": child_metadata(name, resources.SANDBOXES, sandbox, {names.LABEL_SANDBOX: sandbox.metadata.name}),
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": workspace.size}},
+            **({"storageClassName": workspace.storage_class_name} if workspace.storage_class_name else {}),
+        },
     }
 
 
@@ -140,11 +180,7 @@ def _main_container(sandbox: Sandbox, template: SandboxTemplate, environment: li
 
 
 def _init_containers(sandbox: Sandbox, template: SandboxTemplate, settings: OperatorSettings) -> list[dict[str, Any]]:
-    """Return the init containers.
-
-    One copies the runner for an image without it, into a folder that the sandbox can only read. One reports which
-    kernel the pod sees, before any code of a caller runs.
-    """
+    """Return what copies the runner, if the image has none, and reports the kernel before any caller's code runs."""
     brings = brings_runner(template)
     runner = {
         **_container(sandbox, template, names.RUNNER_CONTAINER, ("sh", "-c", _BRING)),

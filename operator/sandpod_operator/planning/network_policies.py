@@ -140,7 +140,6 @@ def _is_own(metadata: ObjectMeta, templates: Container[str]) -> bool:
 
 
 def _may_select(selector: dict[str, Any]) -> bool:
-    """Return whether a label selector can select a sandbox pod."""
     needs = [(key, "In", {value}) for key, value in (selector.get("matchLabels") or {}).items()]
     needs += [
         (each["key"], each["operator"], set(each.get("values") or ()))

@@ -14,7 +14,7 @@ from sandpod_api import names
 from sandpod_api.conditions import ConditionType, Reason, find, is_true, merge
 from sandpod_api.types import Sandbox, SandboxPool, SandboxPoolStatus
 from sandpod_kube.resources import POOLS, SANDBOXES, Key
-from sandpod_operator.manifests.children import build_warm_sandbox, template_hash
+from sandpod_operator.manifests.pod import build_warm_sandbox, template_hash
 from sandpod_operator.model.actions import Action, Create, Emit, PatchStatus, Plan
 from sandpod_operator.model.observed import FIRST, ObservedPool, PoolBackoff, Share
 from sandpod_operator.planning.sandbox import changed, delete_sandbox, earliest, whole_status
@@ -140,7 +140,6 @@ class _Pass:
         return gone
 
     def _allowed(self, members: Sequence[Sandbox]) -> int:
-        """Return how many sandboxes the pool may have."""
         updating = any(m.metadata.name in self._stale for m in members)
         replicas = self._spec.replicas
         return replicas + (min(self._spec.update_strategy.max_surge, replicas) if updating else 0)

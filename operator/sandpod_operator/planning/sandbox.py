@@ -14,8 +14,7 @@ from sandpod_api.conditions import Condition, ConditionType, Reason, find, is_tr
 from sandpod_api.templates import NetworkProfile, SandboxTemplate
 from sandpod_api.types import Sandbox, SandboxPoolStatus, SandboxStatus
 from sandpod_kube.resources import PODS, POLICIES, SANDBOXES, VOLUME_CLAIMS
-from sandpod_operator.manifests.children import build_volume_claim
-from sandpod_operator.manifests.pod import build_pod, find_profile, workspace_of
+from sandpod_operator.manifests.pod import build_pod, build_volume_claim, find_profile, workspace_of
 from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan
 from sandpod_operator.model.observed import ObservedSandbox
 from sandpod_operator.planning.network_policies import build_deny_all

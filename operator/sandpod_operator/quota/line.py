@@ -202,14 +202,12 @@ class Line:
         return waiter
 
     def _leave(self, uid: str) -> None:
-        """Remove a sandbox that no longer waits, whatever it waited for."""
         if (waiter := self._whose.pop(uid, None)) is not None:
             del waiter.sandboxes[uid]
             if not waiter.sandboxes:
                 del self._waiters[waiter.key]
 
     def _pass_on(self, waiter: Waiter) -> None:
-        """End a turn."""
         if self._all_refused():
             self._begin_round()  # Time was the sign of room.
         waiter.refused = True
@@ -244,7 +242,6 @@ class Line:
         return 0, waiter.since.timestamp(), waiter.key
 
     def _turn(self) -> Key | None:
-        """Return the sandbox that may try for a place now, if any."""
         now = self._clock()
         queue = self._for_quota() if now >= self._rests_until else []
         asked = [waiter for waiter in queue if not waiter.refused] or (queue if now >= self._next_round else [])

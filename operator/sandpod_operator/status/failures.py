@@ -1,8 +1,4 @@
-"""Why a pod does not work, in Sandpod's reasons: read from what kubelet, scheduler and runner report.
-
-Messages from elsewhere (a registry, the scheduler, the runner) are cleaned and shortened here before they become part
-of a status.
-"""
+"""Why a pod does not work, in Sandpod's reasons: read from what kubelet, scheduler and runner report."""
 
 import re
 from typing import Final, NamedTuple, Self

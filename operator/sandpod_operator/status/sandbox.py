@@ -185,7 +185,6 @@ def _again(observed: ObservedSandbox) -> Cause | None:
 
 
 def _lost(observed: ObservedSandbox) -> Cause | None:
-    """Return how its pod ended or disappeared, if it did."""
     pod, was_ready = observed.pod, observed.was_ready
     end = failures.end_of(pod, was_ready=was_ready) if pod is not None else None
     if end is None and was_ready and (pod is None or pod.deleting):
@@ -198,7 +197,6 @@ def _lost(observed: ObservedSandbox) -> Cause | None:
 
 
 def _starting(observed: ObservedSandbox) -> Cause | None:
-    """Return what it waits for, or None once it is ready."""
     pod = observed.pod
     if pod is None:
         return no_pod(observed)

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from sandpod_api.types import NetworkProfile
-from sandpod_operator.manifests.children import build_volume_claim
-from sandpod_operator.manifests.pod import build_pod, find_profile, workspace_of
+from sandpod_operator.manifests.pod import build_pod, build_volume_claim, find_profile, workspace_of
 from sandpod_operator.manifests.security import METADATA
 from support.operator.world import a_sandbox, a_template, settings
 
