@@ -50,9 +50,7 @@ class Reconciler:
 
         Raises ClusterError: the API server did not answer, or refused something that should work.
         """
-        start = time.monotonic()
-        result = "error"
-        metrics = self._context.metrics
+        start, result, metrics = time.monotonic(), "error", self._context.metrics
         try:
             due = await self._passes(key)
             result = "ok"

@@ -140,12 +140,11 @@ class Operator:
     async def _acquired(self) -> bool:
         waiting = asyncio.create_task(self._elector.acquire())
         stopped = asyncio.create_task(self._stop.wait())
-        await asyncio.wait({waiting, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        acquired = waiting.done()
+        done, _ = await asyncio.wait({waiting, stopped}, return_when=asyncio.FIRST_COMPLETED)
         await _cancel({waiting, stopped})
-        if acquired:
+        if waiting in done:
             waiting.result()  # An election that broke is not one that was won.
-        return acquired
+        return waiting in done
 
     async def _work(self, lease: asyncio.Task[None]) -> int:
         ready, end_watch = asyncio.Event(), asyncio.Event()

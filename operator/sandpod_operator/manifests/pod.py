@@ -106,11 +106,10 @@ def build_pod(
 ) -> dict[str, Any]:
     """Return the pod of a sandbox; with `user_namespaces` its nodes can give it a user namespace of its own."""
     spec = template.spec
-    host_users = security.host_users(spec, default=settings.host_users, possible=user_namespaces)
-    own_users = host_users is False
+    own_users = security.has_own_users(spec, default=settings.host_users, possible=user_namespaces)
     first = _init_containers(sandbox, template, settings)
     optional = {
-        "hostUsers": host_users,
+        "hostUsers": False if own_users else None,  # true means the same as none, and the admission policy refuses it
         "runtimeClassName": spec.runtime_class_name,
         "nodeSelector": spec.node_selector or None,
         "tolerations": [{k: v for k, v in t.to_wire().items() if v} for t in spec.tolerations] or None,

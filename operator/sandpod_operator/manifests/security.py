@@ -95,13 +95,10 @@ def host_users_setting(spec: SandboxTemplateSpec, *, default: bool | None) -> bo
     return spec.host_users if spec.host_users is not None or spec.runtime_class_name is not None else default
 
 
-def host_users(spec: SandboxTemplateSpec, *, default: bool | None, possible: bool) -> bool | None:
-    """Return the pod's `hostUsers` by what is set for it, and by what is possible on its nodes.
-
-    False, or None where the pod shares the node's: true means the same, and the admission policy refuses it.
-    """
+def has_own_users(spec: SandboxTemplateSpec, *, default: bool | None, possible: bool) -> bool:
+    """Return whether the pod gets a user namespace of its own, by what is set and by what is possible on its nodes."""
     setting = host_users_setting(spec, default=default)
-    return False if setting is False or (setting is None and possible) else None
+    return setting is False or (setting is None and possible)
 
 
 def probes(template: SandboxTemplate, profile: NetworkProfile, settings: OperatorSettings) -> list[str]:

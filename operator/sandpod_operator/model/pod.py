@@ -1,6 +1,5 @@
 """The part of a pod that Sandpod reads, without the nesting. Every pod is parsed into this at the edge."""
 
-from datetime import datetime
 from typing import Any
 
 from pydantic import AliasPath, Field
@@ -46,10 +45,6 @@ class PodContainer(ObservedModel):
     env: list[dict[str, Any]] = Field(default_factory=list)
 
 
-def _containers(kind: str) -> Any:
-    return Field(default_factory=list, validation_alias=AliasPath("status", kind))
-
-
 class Pod(ObservedModel):
     """A sandbox's pod: what was asked for, and what scheduler and kubelet report."""
 
@@ -62,8 +57,8 @@ class Pod(ObservedModel):
     message: str = Field("", validation_alias=AliasPath("status", "message"))
     host_ip: str = Field("", validation_alias=AliasPath("status", "hostIP"))
     conditions: list[PodCondition] = Field(default_factory=list, validation_alias=AliasPath("status", "conditions"))
-    container_statuses: list[ContainerStatus] = _containers("containerStatuses")
-    init_container_statuses: list[ContainerStatus] = _containers("initContainerStatuses")
+    container_statuses: list[ContainerStatus] = Field([], validation_alias=AliasPath("status", "containerStatuses"))
+    init_statuses: list[ContainerStatus] = Field([], validation_alias=AliasPath("status", "initContainerStatuses"))
 
     @property
     def container(self) -> ContainerStatus:
@@ -78,19 +73,19 @@ class Pod(ObservedModel):
     @property
     def not_prepared(self) -> StateDetail | None:
         """How an init container failed, if one did: the sandbox's own never starts then."""
-        ends = (status.terminated for status in self.init_container_statuses)
+        ends = (status.terminated for status in self.init_statuses)
         return next((end for end in ends if end is not None and end.exit_code != 0), None)
 
     @property
     def kernel(self) -> str:
         """What the sandbox reports about the kernel that it sees, unparsed; empty until then."""
-        ends = (status.terminated for status in self.init_container_statuses if status.name == KERNEL_CONTAINER)
+        ends = (status.terminated for status in self.init_statuses if status.name == KERNEL_CONTAINER)
         return next((end.message for end in ends if end is not None and end.exit_code == 0), "")
 
     @property
     def waiting(self) -> StateDetail | None:
         """Why the container does not run yet, if it waits; where an init container waits, why that does."""
-        states = [status.waiting for status in (*self.init_container_statuses, self.container)]
+        states = [status.waiting for status in (*self.init_statuses, self.container)]
         return next((waiting for waiting in states if waiting is not None), None)
 
     @property
@@ -141,8 +136,3 @@ class Pod(ObservedModel):
     def variable(self, name: str) -> str:
         """Return a variable of the sandbox's container, empty where it has none of that name."""
         return next((str(each.get("value", "")) for each in self.asked.env if each.get("name") == name), "")
-
-    def ready_since(self) -> datetime | None:
-        """Return when it became ready."""
-        ready = self.condition("Ready")
-        return ready.last_transition_time if ready is not None and ready.status == "True" else None

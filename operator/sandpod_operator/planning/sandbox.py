@@ -127,7 +127,9 @@ class _Pass:
         if network is not None and network.status == "False" and network.reason != Reason.APPLYING:
             yield emit(network.reason, network.message, "Warning")
         if is_true(new.conditions, ConditionType.READY) and not is_true(old.conditions, ConditionType.READY):
-            yield emit("Ready", f"{new.pod_name} accepts runs on {new.node_name}{self._took()}.")
+            seconds, resumed = lifetime.start_seconds(sandbox, new)
+            took = "" if seconds is None else f", {round(seconds)} s after it was {'resumed' if resumed else 'created'}"
+            yield emit("Ready", f"{new.pod_name} accepts runs on {new.node_name}{took}.")
         if sandbox.spec.claim is not None and old.phase == "Warm":
             until = f" and ends at {rfc3339(new.expires_at)} unless it is used before" if new.expires_at else ""
             yield emit("Claimed", f"It was claimed from its pool{until}.")
@@ -139,10 +141,6 @@ class _Pass:
         expired = news(ConditionType.EXPIRED, "status")
         if expired is not None and expired.status == "True":
             yield emit(expired.reason, expired.message)
-
-    def _took(self) -> str:
-        seconds, resumed = lifetime.start_seconds(self._sandbox, self._status)
-        return f", {round(seconds)} s after it was {'resumed' if resumed else 'created'}" if seconds is not None else ""
 
     def _change_pod(self) -> Iterator[Action]:
         if self._pod is None:

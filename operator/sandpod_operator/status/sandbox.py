@@ -241,7 +241,8 @@ def _start_time(observed: ObservedSandbox, conditions: list[Condition], now: dat
     begun = observed.sandbox.status.start_time
     if begun is not None or not is_true(conditions, ConditionType.READY):
         return begun
-    return (observed.pod.ready_since() if observed.pod else None) or now
+    since = observed.pod.condition("Ready") if observed.pod else None
+    return now if since is None or since.status != "True" else since.last_transition_time or now
 
 
 def _volume_claim(observed: ObservedSandbox, conditions: list[Condition]) -> str | None:
