@@ -113,13 +113,8 @@ ADVICE: dict[Reason, str] = {
 """What to do about a reason; one that is not listed needs nothing done."""
 
 
-def explain(reason: Reason) -> str:
-    """Return what a reason means and what to do about it."""
-    return " ".join(filter(None, (SENTENCES[reason], ADVICE.get(reason))))
-
-
 _TYPES = "\n".join(["What is observed.", *(f"{kind}: {meaning}" for kind, meaning in MEANINGS.items())])
-_REASONS = "\n".join(["Why, as one word.", *(f"{reason}: {explain(reason)}" for reason in Reason)])
+_REASONS = "\n".join(["Why, as one word.", *(f"{r}: {r.sentence} {ADVICE.get(r, '')}".rstrip() for r in Reason)])
 
 
 class Condition(ApiModel):

@@ -62,8 +62,7 @@ class KubeClient:
 
     async def close(self) -> None:
         """Close all connections."""
-        renewal = self._configuration.renewal
-        if renewal is not None:
+        if (renewal := self._configuration.renewal) is not None:
             renewal.cancel()
             await asyncio.wait({renewal})
         await self._api.close()  # type: ignore[no-untyped-call]

@@ -111,8 +111,7 @@ class Store:
 
     def members(self, namespace: str, pool: str) -> list[Sandbox]:
         """Return the unclaimed Sandboxes that carry a pool's label."""
-        found = (self.sandbox(namespace, name) for name in self._members.get((namespace, pool), ()))
-        return [sandbox for sandbox in found if sandbox is not None]
+        return [found for name in self._members.get((namespace, pool), ()) if (found := self.sandbox(namespace, name))]
 
     def count_members(self, namespace: str, pool: str) -> int:
         """Return how many unclaimed Sandboxes carry a pool's label."""

@@ -68,9 +68,15 @@ class Nodes:
                 await self._refresh()
             if name is not None and name not in self._classes:
                 try:
-                    self._classes[name] = _runtime(await self._cluster.get(resources.RUNTIME_CLASSES, "", name))
+                    found = await self._cluster.get(resources.RUNTIME_CLASSES, "", name)
                 except (DeniedError, NotFoundError):
                     return False
+                annotations = found["metadata"].get("annotations") or {}
+                self._classes[name] = _RuntimeClass(
+                    handler=found["handler"],
+                    declared=annotations.get(names.ANNOTATION_USER_NAMESPACES) == "true",
+                    node_selector=(found.get("scheduling") or {}).get("nodeSelector") or {},
+                )
         runtime = self._classes[name]
         wanted = {**runtime.node_selector, **spec.node_selector}.items()
         nodes = [node for node in self._nodes if wanted <= node.labels.items() and _takes(node, spec.tolerations)]
@@ -94,13 +100,6 @@ def _node(manifest: dict[str, Any]) -> _Node:
         taints=[(taint["key"], taint.get("value", ""), taint["effect"]) for taint in lasting],
         handlers={h.get("name", "") for h in handlers if (h.get("features") or {}).get("userNamespaces")},
     )
-
-
-def _runtime(manifest: dict[str, Any]) -> _RuntimeClass:
-    annotations = manifest["metadata"].get("annotations") or {}
-    selector = (manifest.get("scheduling") or {}).get("nodeSelector") or {}
-    declared = annotations.get(names.ANNOTATION_USER_NAMESPACES) == "true"
-    return _RuntimeClass(manifest["handler"], declared, selector)
 
 
 def _takes(node: _Node, tolerations: list[Toleration]) -> bool:

@@ -65,8 +65,6 @@ def changed(new: _Status, old: _Status, kind: ConditionType, what: str) -> Condi
 
 
 class _Pass:
-    """One look at a Sandbox."""
-
     def __init__(self, observed: ObservedSandbox, settings: OperatorSettings, now: datetime) -> None:
         self._observed, self._settings, self._now = observed, settings, now
         self._sandbox, self._pod = observed.sandbox, observed.pod

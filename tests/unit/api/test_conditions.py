@@ -11,7 +11,6 @@ from sandpod_api.conditions import (
     ConditionStatus,
     ConditionType,
     Reason,
-    explain,
     find,
     is_true,
     merge,
@@ -81,4 +80,5 @@ def test_kubectl_explain_tells_all_of_them(kind: str) -> None:
     told = status["properties"]["conditions"]["items"]["properties"]
     lines = told["type"]["description"].splitlines() + told["reason"]["description"].splitlines()
     assert {f"{kind}: {meaning}" for kind, meaning in MEANINGS.items()} <= set(lines)
-    assert {f"{reason}: {explain(reason)}" for reason in Reason} <= set(lines)
+    advised = {f"{reason}: {reason.sentence} {advice}" for reason, advice in ADVICE.items()}
+    assert advised | {f"{reason}: {reason.sentence}" for reason in FINE} <= set(lines)
