@@ -97,7 +97,7 @@ class OperatorSettings(BaseSettings):
     workers: int = Field(16, ge=1, le=256, description="Objects worked on at once.")
     backoff_min: float = Field(0.5, gt=0, description="Wait after an object's first error; doubles.")
     backoff_max: float = Field(300, gt=0, description="Longest wait after errors.")
-    sweep_interval: float = Field(5, gt=0, description="Time between looks for orphans and due work.")
+    sweep_interval: float = Field(5, gt=0, description="Time between searches for pods without a Sandbox.")
     orphan_grace: float = Field(
         30, ge=0, description="Time that a pod without a Sandbox is left to Kubernetes' own garbage collector."
     )

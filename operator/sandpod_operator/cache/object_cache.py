@@ -1,4 +1,4 @@
-"""The operator's picture of its namespaces: parsed objects, from watch events, answers to writes and full lists.
+"""The operator's cache of the objects in its namespaces, from watch events, answers to writes and full lists.
 
 Since every answer to a write goes in at once, the operator sees its own writes and never creates an object twice for
 want of an event.
@@ -125,11 +125,11 @@ class Store:
                 if kept.open or not has_pod:
                     yield key
 
-    def pods_alone(self) -> Iterator[Pod]:
+    def orphaned_pods(self) -> Iterator[Pod]:
         """Return the pods whose Sandbox is not known."""
         for key in self.keys(resources.PODS):
-            alone = self._cache.get(key._replace(kind=resources.SANDBOXES.kind)) is None
-            if alone and (pod := self.pod(key.namespace, key.name)) is not None:
+            orphaned = self._cache.get(key._replace(kind=resources.SANDBOXES.kind)) is None
+            if orphaned and (pod := self.pod(key.namespace, key.name)) is not None:
                 yield pod
 
     def _get(self, kind: type[_T], resource: Resource, namespace: str, name: str) -> _T | None:

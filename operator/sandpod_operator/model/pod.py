@@ -61,17 +61,17 @@ class Pod(ObservedModel):
     init_statuses: list[ContainerStatus] = Field([], validation_alias=AliasPath("status", "initContainerStatuses"))
 
     @property
-    def container(self) -> ContainerStatus:
+    def container_status(self) -> ContainerStatus:
         """What the kubelet reports about the sandbox's container; nothing at first."""
         return next((c for c in self.container_statuses if c.name == CONTAINER), ContainerStatus())
 
     @property
     def terminated(self) -> StateDetail | None:
         """How the container ended, if it did."""
-        return self.container.terminated
+        return self.container_status.terminated
 
     @property
-    def not_prepared(self) -> StateDetail | None:
+    def failed_init(self) -> StateDetail | None:
         """How an init container failed, if one did: the sandbox's own never starts then."""
         ends = (status.terminated for status in self.init_statuses)
         return next((end for end in ends if end is not None and end.exit_code != 0), None)
@@ -85,7 +85,7 @@ class Pod(ObservedModel):
     @property
     def waiting(self) -> StateDetail | None:
         """Why the container does not run yet, if it waits; where an init container waits, why that does."""
-        states = [status.waiting for status in (*self.init_statuses, self.container)]
+        states = [status.waiting for status in (*self.init_statuses, self.container_status)]
         return next((waiting for waiting in states if waiting is not None), None)
 
     @property
@@ -94,7 +94,7 @@ class Pod(ObservedModel):
         return self.metadata.labels.get(LABEL_NETWORK, NETWORK_NONE)
 
     @property
-    def asked(self) -> PodContainer:
+    def container_spec(self) -> PodContainer:
         """The sandbox's container as specified."""
         return next((c for c in self.containers if c.name == CONTAINER), PodContainer())
 
@@ -111,7 +111,7 @@ class Pod(ObservedModel):
     @property
     def started(self) -> bool:
         """Whether its startup probe has passed: the runner has probed its isolation and takes runs."""
-        return self.container.started is True and self.terminated is None
+        return self.container_status.started is True and self.terminated is None
 
     @property
     def ready(self) -> bool:
@@ -123,7 +123,7 @@ class Pod(ObservedModel):
         """
         if not self.started or self.ended:
             return False
-        return not self.container.ready or self.is_true("Ready")
+        return not self.container_status.ready or self.is_true("Ready")
 
     def condition(self, kind: str) -> PodCondition | None:
         """Return the pod's condition of that type, or None."""
@@ -135,4 +135,4 @@ class Pod(ObservedModel):
 
     def variable(self, name: str) -> str:
         """Return a variable of the sandbox's container, empty where it has none of that name."""
-        return next((str(each.get("value", "")) for each in self.asked.env if each.get("name") == name), "")
+        return next((str(each.get("value") or "") for each in self.container_spec.env if each.get("name") == name), "")

@@ -156,5 +156,5 @@ def _can_hold(key: str, needs: list[tuple[str, set[str]]]) -> bool:
         return False
     fixed = _LABELS[key]
     wanted = [values for kind, values in needs if kind == "In"] + ([{fixed}] if fixed is not None else [])
-    barred = set[str]().union(*(values for kind, values in needs if kind == "NotIn"))
-    return not wanted or bool(set.intersection(*wanted) - barred)
+    excluded = set[str]().union(*(values for kind, values in needs if kind == "NotIn"))
+    return not wanted or bool(set.intersection(*wanted) - excluded)

@@ -90,14 +90,13 @@ class _Pass:
             room = self._allowed(kept) - len(kept)
             may_begin = self._may_begin(others, len(bad), backoff)
             actions += self._creations(min(self._spec.replicas - len(fresh), room, may_begin))
-        guilty = any(m.status.reason not in _BAD_LUCK for m in failed)
         status = _status(observed, self._now)
-        news = list(self._status_actions(status))
-        written = self._now if news else observed.backoff.status_written
-        failures = 0 if good else observed.backoff.failures + guilty
+        reported = list(self._status_actions(status))
+        written = self._now if reported else observed.backoff.status_written
+        failures = 0 if good else observed.backoff.failures + any(m.status.reason not in _BAD_LUCK for m in failed)
         return PoolPlan(
             pool=observed.pool,
-            actions=(*actions, *news),
+            actions=(*actions, *reported),
             due=self._due(),
             ready=status.ready_replicas,
             backoff=replace(backoff, failures=failures, status_written=written),
@@ -188,9 +187,9 @@ class _Pass:
         pool = self._observed.pool
         if status != pool.status and not self._too_soon():
             yield PatchStatus(POOLS, pool.metadata, whole_status(status))
-            news = changed(status, pool.status, ConditionType.PROGRESSING, "message")
-            if news is not None and news.reason == Reason.POOL_BLOCKED:
-                yield Emit(POOLS, pool.metadata, news.reason, news.message, "Warning")
+            progress = changed(status, pool.status, ConditionType.PROGRESSING, "message")
+            if progress is not None and progress.reason == Reason.POOL_BLOCKED:
+                yield Emit(POOLS, pool.metadata, progress.reason, progress.message, "Warning")
 
     def _too_soon(self) -> bool:
         written = self._observed.backoff.status_written

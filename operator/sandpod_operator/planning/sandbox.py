@@ -118,10 +118,10 @@ class _Pass:
 
     def _events(self) -> Iterator[Emit]:
         sandbox, new, old = self._sandbox, self._status, self._sandbox.status
-        emit, news = partial(Emit, SANDBOXES, sandbox.metadata), partial(changed, new, old)
+        emit, differs = partial(Emit, SANDBOXES, sandbox.metadata), partial(changed, new, old)
         if None not in {old.network, new.network} and old.network != new.network:
             yield emit("NetworkChanged", f"Network profile {new.network!r} has replaced {old.network!r}.")
-        network = news(ConditionType.NETWORK_APPLIED, "message")
+        network = differs(ConditionType.NETWORK_APPLIED, "message")
         if network is not None and network.status == "False" and network.reason != Reason.APPLYING:
             yield emit(network.reason, network.message, "Warning")
         if is_true(new.conditions, ConditionType.READY) and not is_true(old.conditions, ConditionType.READY):
@@ -131,12 +131,12 @@ class _Pass:
         if sandbox.spec.claim is not None and old.phase == "Warm":
             until = f" and ends at {rfc3339(new.expires_at)} unless it is used before" if new.expires_at else ""
             yield emit("Claimed", f"It was claimed from its pool{until}.")
-        if (suspended := news(ConditionType.SUSPENDED, "status")) is not None:
+        if (suspended := differs(ConditionType.SUSPENDED, "status")) is not None:
             yield emit(suspended.reason, suspended.message)
-        trouble = news(ConditionType.READY, "reason")
+        trouble = differs(ConditionType.READY, "reason")
         if trouble is not None and trouble.status == "False" and trouble.reason not in _QUIET:
             yield emit(trouble.reason, trouble.message, "Warning")
-        expired = news(ConditionType.EXPIRED, "status")
+        expired = differs(ConditionType.EXPIRED, "status")
         if expired is not None and expired.status == "True":
             yield emit(expired.reason, expired.message)
 

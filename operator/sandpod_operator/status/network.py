@@ -1,11 +1,11 @@
 """Whether a sandbox's network is closed, which profile its pod is under, and whether another can take its place.
 
-A runner that reaches what it must not reach ends itself and says so, when it starts and whenever it looks again. Where
+A runner that reaches what it must not reach ends itself and says so, when it starts and whenever it probes again. Where
 the operator is set to allow that, a new pod is created whose runner serves anyway: the condition says False as
 long as that pod exists.
 
-A pod's profile is its label, by which policies select it, so a change is a change of that label. The runner looks again
-only minutes later, so a profile that opens an address that it must not reach is refused here.
+A pod's profile is its label, by which policies select it, so a change is a change of that label. The runner probes
+again only minutes later, so a profile that opens an address that it must not reach is refused here.
 """
 
 from collections.abc import Iterator

@@ -36,7 +36,7 @@ def compute_status(observed: ObservedSandbox, now: datetime) -> SandboxStatus:
         conditions=conditions,
         pod_name=pod.metadata.name if pod else last.pod_name,
         node_name=pod.node_name if pod else last.node_name,
-        image=pod.asked.image if pod else last.image,
+        image=pod.container_spec.image if pod else last.image,
         network=pod.network if pod else last.network,
         retried_pod=_retried_pod(observed, ready),
         volume_claim=_volume_claim(observed, conditions),
@@ -178,10 +178,10 @@ def _again(observed: ObservedSandbox) -> Cause | None:
     pod, old = observed.pod, observed.sandbox.status
     if (allowed := allowed_anew(observed)) is not None and not is_final(old.conditions):
         return allowed
-    said = failures.runtime_fault(pod) if pod is not None and old.retried_pod in {None, pod.metadata.uid} else None
-    if said is None or observed.was_ready or is_final(old.conditions):
+    fault = failures.runtime_fault(pod) if pod is not None and old.retried_pod in {None, pod.metadata.uid} else None
+    if fault is None or observed.was_ready or is_final(old.conditions):
         return None
-    return cause(Reason.START_RETRIED, said)
+    return cause(Reason.START_RETRIED, fault)
 
 
 def _lost(observed: ObservedSandbox) -> Cause | None:
@@ -189,7 +189,7 @@ def _lost(observed: ObservedSandbox) -> Cause | None:
     end = failures.end_of(pod, was_ready=was_ready) if pod is not None else None
     if end is None and was_ready and (pod is None or pod.deleting):
         # Who deletes it for a reason says so first: a drain, the scheduler, a node that is given up.
-        reported = failures.taken(pod) if pod is not None else None
+        reported = failures.disruption(pod) if pod is not None else None
         return reported or cause(Reason.NODE_LOST, "its pod was deleted, and its files with it.")
     if end is None and was_ready and pod is not None and pod.started and not pod.ready:
         return cause(Reason.NODE_LOST, "its node does not report it as ready.")
