@@ -12,9 +12,9 @@ import anyio
 from fastmcp.server.dependencies import get_http_request
 from prometheus_client import Counter
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount
-from starlette.types import ASGIApp
 
 from sandpod_gateway.auth.api_keys import LOCAL_KEY_ID, LOCAL_OWNER, KeyVerifier
 from sandpod_gateway.auth.api_keys import POLL_SECONDS as KEYS_POLL
@@ -35,7 +35,7 @@ from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.runs.background import BackgroundRuns
 from sandpod_gateway.runs.service import Runs
-from sandpod_gateway.sandboxes.service import Sandboxes
+from sandpod_gateway.sandboxes.service import SWEEP_SECONDS, Sandboxes
 from sandpod_gateway.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -72,13 +72,12 @@ class Gateway:
             installer=self._installer,
             metrics=self.metrics,
         )
-        version = importlib.metadata.version("sandpod")
         self.mcp = create_mcp(
             parts,
-            version=version,
+            version=importlib.metadata.version("sandpod"),
             auth=self._keys,
             compat=settings.compat,
-            max_calls=settings.limits.max_requests_per_owner,
+            max_calls=limits.max_requests_per_owner,
             toolsets=settings.toolsets,
             facts=facts(settings),
             link_files=settings.links.in_content,
@@ -102,11 +101,13 @@ class Gateway:
         self._installer.open()
         await self._backend.start()
         await self._read_link_keys()
-        failures = self.metrics.background_failures
-        work = [self._sandboxes.sweep(), every(POLL_SECONDS, self._links.refresh, task="link_keys", failures=failures)]
+        repeat = partial(every, failures=self.metrics.background_failures)
+        work = [
+            repeat(SWEEP_SECONDS, self._sandboxes.sweep, task="connections"),
+            repeat(POLL_SECONDS, self._links.refresh, task="link_keys"),
+        ]
         if self._keys is not None:
-            reload = partial(asyncio.to_thread, self._keys.reload)
-            work.append(every(KEYS_POLL, reload, task="api_keys", failures=failures))
+            work.append(repeat(KEYS_POLL, partial(asyncio.to_thread, self._keys.reload), task="api_keys"))
         tasks = [asyncio.create_task(each) for each in work]
         try:
             yield
@@ -114,9 +115,7 @@ class Gateway:
             for task in tasks:
                 task.cancel()
             with anyio.CancelScope(shield=True):
-                for task in tasks:
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await task
+                await asyncio.gather(*tasks, return_exceptions=True)
                 await self._installer.close()
                 await self._sandboxes.close()
                 await self._backend.close()
@@ -166,13 +165,20 @@ class Gateway:
             requests=Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics),
             allow_query_key=settings.auth.allow_query_key,
         )
+        for_pages = Middleware(
+            CORSMiddleware,
+            allow_origins=settings.allowed_origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["mcp-session-id", "mcp-protocol-version", "www-authenticate", "retry-after"],
+        )
         # With keys, others reach this port: metrics are for the operators of the server.
         registry = self.metrics.registry if self._keys is None and settings.metrics_port is None else None
         return Starlette(
             routes=[
                 *health_routes(self._backend.check, registry, hosts=None if self._keys else hosts),
                 *self._file_routes.routes(),
-                Mount("/", _for_browsers(transports, settings.allowed_origins)),
+                Mount("/", transports, middleware=[for_pages] if settings.allowed_origins else []),
             ],
             lifespan=transports.lifespan,
         )
@@ -182,19 +188,10 @@ class Gateway:
         return Starlette(routes=[metrics_route(self.metrics.registry)])
 
 
-def _for_browsers(app: ASGIApp, origins: list[str]) -> ASGIApp:
-    """Return the app with what the pages of those origins need to call it (CORS); without any, as it is."""
-    if not origins:
-        return app
-    exposed = ["mcp-session-id", "mcp-protocol-version", "www-authenticate", "retry-after"]
-    methods = ["GET", "POST", "DELETE"]
-    return CORSMiddleware(app, origins, allow_methods=methods, allow_headers=["*"], expose_headers=exposed)
-
-
 async def every(seconds: float, work: Callable[[], Awaitable[None]], *, task: str, failures: Counter) -> None:
-    """Do something again and again until cancelled, with a pause of so many seconds before each round.
+    """Repeat `work` until cancelled, with a pause of so many seconds before each round.
 
-    A round that fails is logged and counted under the task's name, and the next one comes.
+    A round that fails is logged and counted under the task's name, and the next one follows.
     """
     last: str | None = None
     while True:

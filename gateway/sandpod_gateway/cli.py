@@ -7,24 +7,30 @@ import argparse
 import asyncio
 import contextlib
 import importlib.metadata
+import json
 import logging
 import os
 import shlex
 import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, get_args
 
 import uvicorn
+import yaml
+from pydantic import ValidationError
 
 from sandpod_api import log_lines
-from sandpod_gateway import cli_keys, cli_setup, temporary
+from sandpod_gateway import cli_setup, temporary
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.toolsets import ToolsetName
 from sandpod_gateway.app import Gateway
+from sandpod_gateway.auth.api_keys import KeyEntry, KeyFile, make_key, read_keys
 from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.errors import SandpodError, StartError
 from sandpod_gateway.http import connections
@@ -36,6 +42,7 @@ EXIT_REFUSED: Final = 2
 SHUTDOWN_SECONDS: Final = 10  # for answers in progress when the server is asked to stop
 METRICS_CONNECTIONS: Final = 64  # a few Prometheus servers
 KEEP_ALIVE_SECONDS: Final = 75  # longer than proxies keep an idle connection, so that they close it first
+MAX_KEY_DAYS: Final = 36_500
 
 _NOT_ISOLATED: Final = """\
   Not isolated here: code shares your machine's kernel, its memory is watched rather than limited by the kernel, and
@@ -58,7 +65,7 @@ def main() -> None:
     ):
         command = commands.add_parser(name, help=text, add_help=False)
         command.add_argument("--config", type=Path, help="settings file (YAML)")
-    cli_keys.add_parser(commands)
+    _add_keys_parser(commands)
     arguments, rest = parser.parse_known_args()
     if arguments.command == "keys" and rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -69,7 +76,7 @@ def _run(arguments: argparse.Namespace, flags: list[str]) -> int:
     """Run a command; a refusal becomes one line on standard error."""
     try:
         if arguments.command == "keys":
-            cli_keys.run(arguments, datetime.now(UTC))
+            _create_key(arguments)
         else:
             _serve(arguments.command, arguments.config, flags)
     except SandpodError as error:
@@ -184,3 +191,56 @@ def _program(name: str) -> str:
     if shutil.which(name) == str(own) or not os.access(own, os.X_OK):
         return name
     return shlex.quote(str(own))
+
+
+def _add_keys_parser(commands: Any) -> None:
+    keys = commands.add_parser("keys", help="create API keys").add_subparsers(
+        dest="keys_command", required=True, metavar="COMMAND"
+    )
+    create = keys.add_parser("create", help="create a key; it is shown once, and only its hash is stored")
+    create.add_argument("--user", required=True, help="who the key is for; sandboxes belong to users")
+    create.add_argument("--name", default="default", help="what it is for")
+    create.add_argument("--days", type=int, help="days until it expires; default: never")
+    create.add_argument("--tools", help="toolsets that it may use, such as core,files; default: all")
+    create.add_argument("--file", type=Path, help="key file to add it to; default: print the entry")
+    create.add_argument("--output", choices=("text", "json"), default="text", help="output format")
+
+
+def _create_key(arguments: argparse.Namespace) -> None:
+    """Create an API key, and print it with the entry by which a server recognizes it."""
+    user, name, days = arguments.user, arguments.name, arguments.days
+    if days is not None and not 1 <= days <= MAX_KEY_DAYS:
+        raise StartError(ErrorCode.INVALID_ARGUMENT, f"--days is 1 to {MAX_KEY_DAYS}.", next_step="Correct it.")
+    tools = None if arguments.tools is None else [tool.strip() for tool in arguments.tools.split(",")]
+    known = get_args(ToolsetName)
+    if tools is not None and not set(tools) <= set(known):
+        message, step = "--tools has a name that is not a toolset.", f"Toolsets are: {', '.join(known)}."
+        raise StartError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
+    try:
+        key, entry = make_key(user=user, name=name, days=days, now=datetime.now(UTC), tools=tools)
+    except ValidationError as error:
+        message = "User and name have 1 to 128 characters."
+        raise StartError(ErrorCode.INVALID_ARGUMENT, message, next_step="Correct them.") from error
+    if arguments.file is not None:
+        _add_key(arguments.file, entry)
+    plain = entry.model_dump(mode="json", exclude_none=True)
+    if arguments.output == "json":
+        sys.stdout.write(json.dumps({"key": key, "entry": plain}) + "\n")
+        return
+    where = f"added to {arguments.file}" if arguments.file is not None else "to put under `keys:` of the key file"
+    listing = yaml.safe_dump([plain], sort_keys=False)
+    sys.stdout.write(f"key (shown only now): {key}\nentry, {where}:\n{listing}")
+
+
+def _add_key(path: Path, entry: KeyEntry) -> None:
+    """Add an entry to the key file, which is replaced as a whole, and readable by its owner only."""
+    keys = read_keys(path).keys if path.exists() else []
+    content = KeyFile(keys=[*keys, entry]).model_dump(mode="json", exclude_none=True)
+    try:
+        handle, new = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            yaml.safe_dump(content, out, sort_keys=False)
+        Path(new).replace(path)
+    except OSError as error:
+        message = f"The key file {path} can't be written: {error.strerror}."
+        raise StartError(ErrorCode.BACKEND_ERROR, message, next_step="Choose another place with --file.") from error

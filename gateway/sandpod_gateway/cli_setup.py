@@ -81,12 +81,10 @@ def _make(environment: Environment, settings: Settings, lock: int) -> None:
     command = [python, "-I", "-m", "venv", "--without-pip", str(environment.folder)]
     made = subprocess.run(command, pass_fds=[lock], capture_output=True, check=False, text=True)
     if made.returncode != 0:
-        raise StartError(
-            ErrorCode.BACKEND_UNAVAILABLE,
-            f"The Python at {python} can't make environments.",
-            cause=(made.stderr or made.stdout).strip().rpartition("\n")[2] or None,
-            next_step="On Debian and Ubuntu install the package python3-venv.",
-        )
+        message = f"The Python at {python} can't make environments."
+        cause = (made.stderr or made.stdout).strip().rpartition("\n")[2] or None
+        step = "On Debian and Ubuntu install the package python3-venv."
+        raise StartError(ErrorCode.BACKEND_UNAVAILABLE, message, cause=cause, next_step=step)
     _add_pip(environment)
     _install(environment, settings, lock)
     config = environment.home / ".config/matplotlib"
@@ -119,7 +117,8 @@ def _install(environment: Environment, settings: Settings, lock: int) -> None:
         variables["PIP_INDEX_URL"] = settings.packages.index_url
     if settings.packages.ca_file is not None:
         variables["PIP_CERT"] = str(settings.packages.ca_file)
-    process = subprocess.Popen(
+    kept: deque[str] = deque(maxlen=_KEPT_LINES)
+    with subprocess.Popen(
         [*command, *options, "--requirement", str(environment.requirements)],
         env=variables,
         pass_fds=[lock],
@@ -128,9 +127,7 @@ def _install(environment: Environment, settings: Settings, lock: int) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-    )
-    kept: deque[str] = deque(maxlen=_KEPT_LINES)
-    with process:
+    ) as process:
         for line in process.stdout or ():
             kept.append(line)
             if line.strip().startswith(_SHOWN):
@@ -145,9 +142,7 @@ def _failed(output: str) -> StartError:
     conflict = isinstance(meaning, ConflictError)
     known = "The list of libraries contradicts itself." if conflict else meaning.message
     unclear = conflict or meaning.code is ErrorCode.BACKEND_ERROR
-    return StartError(
-        ErrorCode.BACKEND_UNAVAILABLE,
-        f"The libraries of sandboxes were not installed. {known}",
-        cause=errors[-1][:500] if errors and unclear else None,
-        next_step="Sandboxes work without them; run `sandpod setup` again to have them.",
-    )
+    message = f"The libraries of sandboxes were not installed. {known}"
+    cause = errors[-1][:500] if errors and unclear else None
+    step = "Sandboxes work without them; run `sandpod setup` again to have them."
+    return StartError(ErrorCode.BACKEND_UNAVAILABLE, message, cause=cause, next_step=step)

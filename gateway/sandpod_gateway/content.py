@@ -1,7 +1,6 @@
 """A file's bytes as what an answer can hold: text, base64, or a picture. Pure."""
 
 import base64
-import binascii
 import json
 import mimetypes
 from dataclasses import dataclass, field
@@ -53,15 +52,15 @@ def decode_base64(text: str) -> bytes:
     """Return the bytes that base64 text stands for. Raises SandpodError: invalid_content."""
     try:
         return base64.b64decode(text.encode("ascii"), validate=True)
-    except (ValueError, binascii.Error) as error:
+    except ValueError as error:
         step = "Encode the bytes as standard base64 with padding, or send text."
         raise SandpodError(ErrorCode.INVALID_CONTENT, "The content is not base64.", next_step=step) from error
 
 
 def as_text(data: bytes, wanted: str | None) -> tuple[Literal["utf-8", "base64"], str]:
-    """Return the encoding of the bytes, and them in it: as the caller wants it, or as text where they are text.
+    """Return the encoding and the content in it: the one that is wanted, or by default text if the bytes are text.
 
-    Raises SandpodError (invalid_content): text is wanted, and they are none.
+    Raises SandpodError (invalid_content): text is wanted, and the bytes are not UTF-8.
     """
     text = _plain_text(data) if wanted != "base64" else None
     if text is not None:

@@ -50,6 +50,5 @@ def check_text(text: str, what: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        message = f"The {what} is not valid Unicode text."
-        step = "Send text that can be written as UTF-8."
+        message, step = f"The {what} is not valid Unicode text.", "Send text that can be written as UTF-8."
         raise SandpodError(ErrorCode.INVALID_CONTENT, message, next_step=step) from error

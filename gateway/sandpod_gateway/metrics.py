@@ -16,20 +16,6 @@ from sandpod_gateway.api.run_results import Language, Outcome
 _RUN_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
 _CLAIM_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
-
-class _WarmCollector(Collector):
-    """Reads the pools' depth when it is asked, so that the gauge is never stale."""
-
-    def __init__(self, read: Callable[[], dict[str, int]]) -> None:
-        self._read = read
-
-    def collect(self) -> list[GaugeMetricFamily]:
-        family = GaugeMetricFamily("sandpod_warm_sandboxes", "Warm sandboxes by template.", labels=["template"])
-        for template, count in self._read().items():
-            family.add_metric([template], count)
-        return [family]
-
-
 OTHER: Final = "other"
 """The label of all languages that templates add: callers' words are no labels, and templates may have many."""
 
@@ -66,8 +52,8 @@ class Metrics:
         )
         self.background_failures = counter(
             "sandpod_background_failures",
-            "Failed rounds of reading the API keys and the keys of links.",
-            task=("api_keys", "link_keys"),
+            "Failed rounds of reading the API keys and the keys of links, and of closing unused connections.",
+            task=("api_keys", "connections", "link_keys"),
         )
 
     def _counter(self, name: str, text: str, **labels: Iterable[str]) -> Counter:
@@ -78,5 +64,13 @@ class Metrics:
         return counter
 
     def watch_pools(self, read: Callable[[], dict[str, int]]) -> None:
-        """Export the number of warm sandboxes by template, read when asked."""
-        self.registry.register(_WarmCollector(read))
+        """Export the number of warm sandboxes by template, read when it is asked for, so that it is never stale."""
+
+        class Pools(Collector):
+            def collect(self) -> list[GaugeMetricFamily]:
+                family = GaugeMetricFamily("sandpod_warm_sandboxes", "Warm sandboxes by template.", labels=["template"])
+                for template, count in read().items():
+                    family.add_metric([template], count)
+                return [family]
+
+        self.registry.register(Pools())

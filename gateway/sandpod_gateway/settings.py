@@ -19,6 +19,7 @@ from pydantic_settings import (
     SettingsConfigDict,
     YamlConfigSettingsSource,
 )
+from yaml import YAMLError
 
 from sandpod_api.fields import DAY
 from sandpod_gateway.api.results import ErrorCode
@@ -147,14 +148,6 @@ class Settings(StrictModel, BaseSettings):
         return expanded(self.tools)
 
     @property
-    def loopback_only(self) -> bool:
-        """Whether only this machine can connect."""
-        try:
-            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
-    @property
     def url(self) -> str:
         """The MCP endpoint."""
         scheme = "https" if self.tls.cert is not None else "http"
@@ -163,41 +156,14 @@ class Settings(StrictModel, BaseSettings):
 
     def require_keys_or_loopback(self) -> None:
         """Raise StartError if it would listen on more than loopback without keys."""
-        if self.auth.keys_file is None and not self.loopback_only:
+        try:
+            loopback = self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            loopback = False
+        if self.auth.keys_file is None and not loopback:
             message = f"Without API keys the server listens on loopback only, not on {self.host}."
             step = "Make one: sandpod keys create --user NAME --file keys.yaml; then set --auth.keys-file."
             raise StartError(ErrorCode.UNAUTHORIZED, message, next_step=step)
-
-
-def load(arguments: list[str] | None, *, config: Path | None, program: str) -> Settings:
-    """Return the settings of flags, environment and file (YAML); the help text calls the program so.
-
-    Raises StartError: they do not fit the schema; the message names the setting and the reason.
-    """
-    if config is not None and not config.is_file():
-        raise StartError(ErrorCode.NOT_FOUND, f"There is no settings file {config}.", next_step="Correct --config.")
-
-    class _Sources(Settings):
-        @classmethod
-        def settings_customise_sources(
-            cls, settings_cls: type[BaseSettings], *_: PydanticBaseSettingsSource, **__: PydanticBaseSettingsSource
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            sources: list[PydanticBaseSettingsSource] = []
-            if arguments is not None:
-                flags = [_long(argument) for argument in arguments]
-                sources.append(CliSettingsSource(settings_cls, cli_prog_name=program, cli_parse_args=flags))
-            sources += [EnvSettingsSource(settings_cls), InitSettingsSource(settings_cls, from_environment())]
-            if config is not None:
-                sources.append(YamlConfigSettingsSource(settings_cls, yaml_file=config))
-            return tuple(sources)
-
-    try:
-        return _Sources()
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]  # without the value: it might be a secret
-        place = ".".join(map(str, first["loc"])) or "they"
-        message, step = f"Settings are wrong: {place}: {first['msg']}.", f"See `{program} --help`."
-        raise StartError(ErrorCode.INVALID_ARGUMENT, message, next_step=step) from error
 
 
 # Nested flags with a short form: those that errors name, and those of another system.
@@ -210,6 +176,34 @@ _SHORT_FLAGS: Final = {
 }
 
 
-def _long(argument: str) -> str:
-    name, equals, value = argument.partition("=")
-    return f"{_SHORT_FLAGS.get(name, name)}{equals}{value}"
+def load(arguments: list[str], *, config: Path | None, program: str) -> Settings:
+    """Return the settings of flags, environment and file (YAML); the help text calls the program so.
+
+    Raises StartError: they can't be read or do not fit the schema; the message names the setting and the reason.
+    """
+    if config is not None and not config.is_file():
+        raise StartError(ErrorCode.NOT_FOUND, f"There is no settings file {config}.", next_step="Correct --config.")
+    parted = [argument.partition("=") for argument in arguments]
+    flags = [f"{_SHORT_FLAGS.get(name, name)}{equals}{value}" for name, equals, value in parted]
+
+    class _Sources(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], *_: PydanticBaseSettingsSource, **__: PydanticBaseSettingsSource
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return (
+                CliSettingsSource(settings_cls, cli_prog_name=program, cli_parse_args=flags),
+                EnvSettingsSource(settings_cls),
+                InitSettingsSource(settings_cls, from_environment()),
+                YamlConfigSettingsSource(settings_cls, yaml_file=config),
+            )
+
+    try:
+        return _Sources()
+    except (OSError, TypeError, ValueError, YAMLError) as error:
+        problem = " ".join(str(error).split())
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False, include_input=False)[0]  # without the value: it might be a secret
+            problem = f"{'.'.join(map(str, first['loc'])) or 'they'}: {first['msg']}"
+        message, step = f"Settings are wrong: {problem}.", f"See `{program} --help`."
+        raise StartError(ErrorCode.INVALID_ARGUMENT, message, next_step=step) from error

@@ -1,7 +1,4 @@
-"""The conditions of a Sandbox and a pool, every reason with a sentence and what to do, and how a condition is set.
-
-Which reason applies is the operator's decision.
-"""
+"""The conditions of a Sandbox and a pool, every reason with a sentence and what to do, and how a condition is set."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -21,7 +18,6 @@ class _Explained(StrEnum):
     sentence: str
 
     def __new__(cls, value: str, sentence: str = "") -> Self:  # without one it is looked up, not made
-        """Return a member that is equal to its word."""
         member = str.__new__(cls, value)
         member._value_, member.sentence = value, sentence
         return member
@@ -117,13 +113,8 @@ ADVICE: dict[Reason, str] = {
 """What to do about a reason; one that is not listed needs nothing done."""
 
 
-def explain(reason: Reason) -> str:
-    """Return what a reason means and what to do about it."""
-    return " ".join(filter(None, (SENTENCES[reason], ADVICE.get(reason))))
-
-
 _TYPES = "\n".join(["What is observed.", *(f"{kind}: {meaning}" for kind, meaning in MEANINGS.items())])
-_REASONS = "\n".join(["Why, as one word.", *(f"{reason}: {explain(reason)}" for reason in Reason)])
+_REASONS = "\n".join(["Why, as one word.", *(f"{r}: {r.sentence} {ADVICE.get(r, '')}".rstrip() for r in Reason)])
 
 
 class Condition(ApiModel):
@@ -150,7 +141,8 @@ def is_true(conditions: Sequence[Condition], kind: ConditionType) -> bool:
     return (found := find(conditions, kind)) is not None and found.status == "True"
 
 
-def merge(old: Sequence[Condition], new: Sequence[Condition], now: datetime) -> list[Condition]:
-    """Return the new conditions with transition times: the old time where the status is the same, else `now`."""
-    times = {(c.type, c.status): c.last_transition_time for c in old}
-    return [c.model_copy(update={"last_transition_time": times.get((c.type, c.status)) or now}) for c in new]
+def merge(old: Sequence[Condition], new: Sequence[Condition], now: datetime, generation: int) -> list[Condition]:
+    """Return the new conditions, with the generation, and the old transition time where the status is the same."""
+    since = {(c.type, c.status): c.last_transition_time or now for c in old}
+    common = {"observed_generation": generation}
+    return [c.model_copy(update=common | {"last_transition_time": since.get((c.type, c.status), now)}) for c in new]

@@ -4,10 +4,8 @@ Kubernetes wants a structural schema: no references, no unions except with null,
 `properties`; whatever can't be written so is refused here instead of by the API server.
 """
 
-import sys
 from typing import Any, Final
 
-import yaml
 from pydantic import BaseModel
 
 from sandpod_api import names
@@ -142,12 +140,3 @@ def render() -> list[dict[str, Any]]:
         _crd(SandboxTemplate, names.TEMPLATES, "sbxt", *template),
         _crd(SandboxPool, names.POOLS, "sbxp", _TEMPLATE, wanted, ready, _AGE, _REASON, scale=scale),
     ]
-
-
-def main() -> None:
-    """Write the CRDs to standard output, as YAML."""
-    sys.stdout.write(yaml.safe_dump_all(render(), sort_keys=False, width=110))
-
-
-if __name__ == "__main__":
-    main()

@@ -64,7 +64,7 @@ PACKAGES: Final = "/packages"
 # `NetworkOpen: reached host:port`.
 ENV_PROBES: Final = "SANDPOD_PROBES"
 EXIT_NOT_ISOLATED: Final = 78
-# Seconds between two later looks; it ends in the same way then.
+# Seconds between two later probes, after which it ends in the same way.
 ENV_PROBE_INTERVAL: Final = "SANDPOD_PROBE_INTERVAL"
 # 1 where the runner serves though it reaches one.
 ENV_ALLOW_OPEN_NETWORK: Final = "SANDPOD_ALLOW_OPEN_NETWORK"

@@ -1,7 +1,6 @@
 """Sandbox, SandboxTemplate and SandboxPool: every field, default, limit and rule, once.
 
-`crd.py` renders the CRDs from these models; operator and gateway parse every object into them at the edge. Defaults
-and validation live on the types only, so that the API server refuses a bad object with a sentence of its own.
+`crd.py` renders the CRDs from these models; operator and gateway parse every object into them at the edge.
 """
 
 from typing import Literal

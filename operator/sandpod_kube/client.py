@@ -16,7 +16,7 @@ import aiohttp
 from kubernetes.aio import client
 from kubernetes.aio.config import ConfigException
 
-from sandpod_kube.configuration import Access, Configuration, access, has_proxy
+from sandpod_kube.configuration import Access, Configuration, has_proxy
 from sandpod_kube.errors import ClusterError, UnreachableError, refusal
 from sandpod_kube.resources import Resource, key_of
 
@@ -62,15 +62,26 @@ class KubeClient:
 
     async def close(self) -> None:
         """Close all connections."""
-        renewal = self._configuration.renewal
-        if renewal is not None:
+        if (renewal := self._configuration.renewal) is not None:
             renewal.cancel()
             await asyncio.wait({renewal})
         await self._api.close()  # type: ignore[no-untyped-call]
 
     async def access(self) -> Access:
         """Return how to connect to the API server, with current credentials."""
-        return await access(self._configuration.settings, self._api.rest_client.ssl_context)
+        settings = self._configuration.settings
+        value = (await settings.auth_settings()).get("BearerToken", {}).get("value") or ""
+        return Access(
+            server=self.host,
+            ca_path=settings.ssl_ca_cert,
+            insecure=not settings.verify_ssl,
+            token=value.removeprefix("Bearer ").removeprefix("bearer ") or None,
+            certificate_path=settings.cert_file,
+            private_key_path=settings.key_file,
+            ssl_context=self._api.rest_client.ssl_context,
+            server_hostname=settings.tls_server_name or None,
+            proxy=settings.proxy or None,
+        )
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Json:
         """Return one object."""
@@ -107,8 +118,7 @@ class KubeClient:
 
     async def replace(self, resource: Resource, manifest: Json) -> Json:
         """Write an object whole; ConflictError when its resourceVersion is not the current one."""
-        path = resource.path(*key_of(resource, manifest)[1:])
-        return await self._write("update", "PUT", resource, path, manifest)
+        return await self._write("update", "PUT", resource, resource.path(*key_of(resource, manifest)[1:]), manifest)
 
     async def patch_status(self, resource: Resource, namespace: str, name: str, status: Json) -> Json:
         """Merge a status and return the object."""

@@ -71,22 +71,6 @@ async def load(kubeconfig: Path | None = None, context: str | None = None) -> Co
         raise ConfigError(text) from error
 
 
-async def access(settings: client.Configuration, ssl_context: ssl.SSLContext) -> Access:
-    """Return how to connect; a token that has been renewed meanwhile is the new one."""
-    value = (await settings.auth_settings()).get("BearerToken", {}).get("value") or ""
-    return Access(
-        server=str(settings.host),
-        ca_path=settings.ssl_ca_cert,
-        insecure=not settings.verify_ssl,
-        token=value.removeprefix("Bearer ").removeprefix("bearer ") or None,
-        certificate_path=settings.cert_file,
-        private_key_path=settings.key_file,
-        ssl_context=ssl_context,
-        server_hostname=settings.tls_server_name or None,
-        proxy=settings.proxy or None,
-    )
-
-
 def has_proxy(url: str) -> bool:
     """Return whether the environment's variables send requests for an address through a proxy.
 

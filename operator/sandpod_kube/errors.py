@@ -43,11 +43,6 @@ class RefusedError(ClusterError):
         self.message = message[:_MAX_MESSAGE]  # the API server's sentence; may be empty
 
     @property
-    def not_found(self) -> bool:
-        """Whether the object, or the whole resource, does not exist."""
-        return self.status == HTTPStatus.NOT_FOUND
-
-    @property
     def expired(self) -> bool:
         """Whether the resource version or the page asked for is too old."""
         return self.status == HTTPStatus.GONE

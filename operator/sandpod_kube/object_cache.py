@@ -41,11 +41,11 @@ class ObjectCache(Generic[T]):
 
         Only where it is news its value is parsed; what that raises is passed on.
         """
-        uid = str(metadata.get("uid", ""))
+        uid, created = str(metadata.get("uid", "")), str(metadata.get("creationTimestamp") or "")
         known = self._kinds.setdefault(key.kind, {}).get(key)
         if uid in self._gone or (known is not None and not _newer(metadata, known)):
             return False
-        entry = _Entry(uid, str(metadata.get("resourceVersion") or ""), _created(metadata), parse())
+        entry = _Entry(uid, str(metadata.get("resourceVersion") or ""), created, parse())
         self._kinds[key.kind][key] = entry
         before = known.value if known is not None else None
         if known is not None and known.uid != uid:
@@ -139,12 +139,8 @@ class Listing(Generic[T]):
 
 def _newer(metadata: Mapping[str, Any], known: _Entry[Any]) -> bool:
     if metadata.get("uid", "") != known.uid:
-        return _created(metadata) >= known.created
+        return str(metadata.get("creationTimestamp") or "") >= known.created
     version = str(metadata.get("resourceVersion") or "")
     if version.isdecimal() and known.version.isdecimal():
         return int(version) > int(known.version)
     return version != known.version
-
-
-def _created(metadata: Mapping[str, Any]) -> str:
-    return str(metadata.get("creationTimestamp") or "")

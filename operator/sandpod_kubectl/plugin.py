@@ -26,7 +26,7 @@ from sandpod_api.types import Sandbox, exec_command
 
 _REFUSED: Final = 2
 _SANDBOXES: Final = f"{names.SANDBOXES}.{names.GROUP}"
-_LOOK: Final = "2s"  # between two looks whether a sandbox has failed
+_LOOK: Final = "2s"  # between two checks whether a sandbox has failed
 _LIFETIME: Final = 3600  # seconds, of a sandbox that `run` has created
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,6})([smhd])", re.ASCII)

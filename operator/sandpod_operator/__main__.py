@@ -6,24 +6,31 @@ import logging
 import sys
 from pathlib import Path
 
+import yaml
 from pydantic import ValidationError
 
 from sandpod_api import log_lines
-from sandpod_operator.settings import OperatorSettings, SettingsFileError, load
+from sandpod_operator.settings import OperatorSettings
 
 
 def read_settings(config: Path | None = None) -> OperatorSettings | None:
-    """Return the settings, or None after saying on standard error what is wrong with them."""
+    """Return the settings of the environment and of a file (YAML), if there is one.
+
+    Return None after saying on standard error what is wrong with them.
+    """
     try:
-        return load(config)
-    except SettingsFileError as error:
-        sys.stderr.write(f"sandpod-operator: {error}\n")
-        return None
+        values = yaml.safe_load(config.read_bytes()) if config is not None else {}
+        if isinstance(values, dict):
+            return OperatorSettings(**{str(name): value for name, value in values.items()})
+        problems = [f"{config} must be a YAML mapping of settings"]
+    except (OSError, yaml.YAMLError) as error:
+        problems = [f"{config} can't be read: {error}"]
     except ValidationError as error:
-        for problem in error.errors():
-            name = "_".join(["SANDPOD_OPERATOR", *(str(part).upper() for part in problem["loc"])])
-            sys.stderr.write(f"sandpod-operator: {name}: {problem['msg']}\n")
-        return None
+        located = (("_".join(["SANDPOD_OPERATOR", *map(str, each["loc"])]), each["msg"]) for each in error.errors())
+        problems = [f"{name.upper()}: {message}" for name, message in located]
+    for problem in problems:
+        sys.stderr.write(f"sandpod-operator: {problem}\n")
+    return None
 
 
 def main() -> None:

@@ -9,10 +9,8 @@ import os
 import secrets
 import socket
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
-import yaml
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -99,7 +97,7 @@ class OperatorSettings(BaseSettings):
     workers: int = Field(16, ge=1, le=256, description="Objects worked on at once.")
     backoff_min: float = Field(0.5, gt=0, description="Wait after an object's first error; doubles.")
     backoff_max: float = Field(300, gt=0, description="Longest wait after errors.")
-    sweep_interval: float = Field(5, gt=0, description="Time between looks for orphans and due work.")
+    sweep_interval: float = Field(5, gt=0, description="Time between searches for pods without a Sandbox.")
     orphan_grace: float = Field(
         30, ge=0, description="Time that a pod without a Sandbox is left to Kubernetes' own garbage collector."
     )
@@ -165,21 +163,3 @@ class OperatorSettings(BaseSettings):
         if self.heartbeat_timeout <= self.heartbeat_interval:
             raise ValueError("heartbeat_timeout must be longer than heartbeat_interval")
         return self
-
-
-class SettingsFileError(Exception):
-    """The settings file can't be read."""
-
-
-def load(config: Path | None) -> OperatorSettings:
-    """Return the settings of the environment and of a file (YAML), if there is one.
-
-    Raises SettingsFileError, or pydantic.ValidationError: they contradict the schema.
-    """
-    try:
-        values = yaml.safe_load(config.read_bytes()) if config is not None else {}
-    except (OSError, yaml.YAMLError) as error:
-        raise SettingsFileError(f"{config} can't be read: {error}") from error
-    if not isinstance(values, dict):
-        raise SettingsFileError(f"{config} must be a YAML mapping of settings")
-    return OperatorSettings(**{str(name): value for name, value in values.items()})

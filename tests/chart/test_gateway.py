@@ -24,7 +24,7 @@ def settings(tmp_path: Path, *values: str, files: tuple[Path, ...] = ()) -> Sett
     config = only(render(*values, files=files), "ConfigMap", "sandpod-gateway-config")
     file = tmp_path / "config.yaml"
     file.write_text(config["data"]["config.yaml"], encoding="utf-8")
-    return load(None, config=file, program="sandpod serve")
+    return load([], config=file, program="sandpod serve")
 
 
 def pod(*values: str) -> Manifest:

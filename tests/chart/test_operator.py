@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from sandpod_api.types import SandboxPool, SandboxTemplate, parse_quantity
-from sandpod_operator.settings import OperatorSettings, load
+from sandpod_operator.__main__ import read_settings
+from sandpod_operator.settings import OperatorSettings
 from support.chart.render import Manifest, only, render
 
 
@@ -34,7 +35,9 @@ def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., O
             monkeypatch.setenv(variable["name"], given)
         file = tmp_path / "config.yaml"
         file.write_text(config(*values, files=files), encoding="utf-8")
-        return load(file)
+        found = read_settings(file)
+        assert found is not None
+        return found
 
     return read
 

@@ -18,7 +18,7 @@ async def test_claims_that_race_and_fail_give_no_sandbox_twice_lose_none_and_lea
         ttl=6,
         idle_timeout=3,
         hold=1.0,
-        kill_worker_every=8,
+        kill_worker_every=40,
         kill_operator_every=3600,
     )
     with namespace("storm") as there:

@@ -41,9 +41,12 @@ class RunnerConnection:
     Whatever needs the stream raises ConnectionLostError once it has ended.
     """
 
+    hello: Hello  # what the runner said when the stream was opened
+
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
         self._inbox = Inbox()
+        self.runs = self._inbox.runs  # those that are waited for; one that is taken out goes on in the background
         self._numbers = itertools.count(1)
         self._lock = asyncio.Lock()  # held while a frame is sent
         self._aborts: set[asyncio.Task[None]] = set()
@@ -52,24 +55,9 @@ class RunnerConnection:
         self._acks = asyncio.create_task(self._acknowledge())
 
     @property
-    def hello(self) -> Hello:
-        """What the runner said when the stream was opened."""
-        return self._inbox.hello.result()
-
-    @property
     def closed(self) -> bool:
         """Whether the stream has ended."""
         return self._lost is not None
-
-    @property
-    def runs(self) -> dict[str, RunHandle]:
-        """The runs that are waited for over this connection; one that is taken out goes on in the background."""
-        return self._inbox.runs
-
-    @property
-    def busy(self) -> int:
-        """Runs that go on over this connection."""
-        return len(self.runs)
 
     async def _send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         """Send a frame, whole or not at all: one that is cancelled is not sent."""
@@ -96,11 +84,11 @@ class RunnerConnection:
         try:
             await self._send({"t": "hello", "version": protocol.VERSION})
             async with asyncio.timeout(HELLO_TIMEOUT):
-                hello = await asyncio.shield(self._inbox.hello)
+                self.hello = await asyncio.shield(self._inbox.hello)
         except TimeoutError as error:
             raise ConnectionLostError("the runner did not say hello") from error
-        if hello.version != protocol.VERSION:
-            raise ConnectionLostError(f"the runner speaks version {hello.version}, not {protocol.VERSION}")
+        if self.hello.version != protocol.VERSION:
+            raise ConnectionLostError(f"the runner speaks version {self.hello.version}, not {protocol.VERSION}")
 
     async def start_run(self, header: dict[str, Any], code: bytes, sink: RunSink) -> RunHandle:
         """Ask for a run with the fields of a `run` frame."""

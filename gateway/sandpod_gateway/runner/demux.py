@@ -22,7 +22,6 @@ logger = logging.getLogger(__name__)
 MAX_OFFSET: Final = 2**62  # bytes; more than any program can write
 ACK_EVERY: Final = 128 * 1024  # bytes of output for one acknowledgement: a tenth of what a runner has on its way
 MAX_MIME: Final = 64  # characters
-MAX_NAME: Final = 64  # characters of a run's name
 _STREAMS: Final = ("stdout", "stderr")  # a tuple: what is compared with them may be anything
 MAX_SHOWN: Final = protocol.MAX_DISPLAYS + len(protocol.MIME_TYPES)  # a run's displays and forms of its last value
 MAX_UNASKED: Final = 1000
@@ -84,10 +83,6 @@ class RunHandle:
     accepted: asyncio.Future[str] = field(default_factory=_quiet_future)
     ended: asyncio.Future[Ended] = field(default_factory=_quiet_future)
 
-    def fail(self, error: Exception) -> None:
-        """Give whoever waits this error."""
-        _fail(error, self.accepted, self.ended)
-
 
 class Inbox:
     """The runs, requests and hello that are waited for over one stream."""
@@ -128,8 +123,7 @@ class Inbox:
 
     def lose(self, error: ConnectionLostError) -> None:
         """Give everyone who waits this error: the stream has ended."""
-        for handle in self.runs.values():
-            handle.fail(error)
+        _fail(error, *(future for run in self.runs.values() for future in (run.accepted, run.ended)))
         _fail(error, *self.replies.values())
         self.runs.clear()
         self.replies.clear()
@@ -175,11 +169,11 @@ class Inbox:
         # Nothing was started, so nothing ends: what becomes of the earlier run is asked for by its own name.
         del self.runs[run.run_id]
         earlier = frame.header.get("as")
-        if isinstance(earlier, str) and len(earlier) <= MAX_NAME:
+        if isinstance(earlier, str) and protocol.RUN_ID.fullmatch(earlier):
             run.accepted.set_result(earlier)
             run.ended.cancel()
         else:
-            run.fail(ConnectionLostError())
+            _fail(ConnectionLostError(), run.accepted, run.ended)
         return True
 
     def _run(self, header: dict[str, Any]) -> RunHandle | None:
@@ -195,7 +189,7 @@ class Inbox:
             ended = Ended.model_validate(frame.header)
         except ValidationError as error:
             logger.warning("a runner reported the end of a run in a way that makes no sense: %s", error.error_count())
-            run.fail(ConnectionLostError())
+            _fail(ConnectionLostError(), run.accepted, run.ended)
             return True
         if not run.accepted.done():
             run.accepted.set_result(run.run_id)
@@ -215,7 +209,7 @@ class Inbox:
         if run is None:
             return False
         del self.runs[run.run_id]
-        run.fail(refusal(frame, "run"))
+        _fail(refusal(frame, "run"), run.accepted, run.ended)
         return True
 
     def _greeted(self, frame: Frame) -> bool:

@@ -31,9 +31,8 @@ def split_run_id(text: str) -> tuple[str, str]:
 
 def no_such_run(cause: str | None = None) -> SandpodError:
     """Return the error for a run that is not there."""
-    return SandpodError(
-        ErrorCode.NOT_FOUND,
+    message, step = (
         "There is no such run, or it is no longer remembered.",
-        cause=cause,
-        next_step="Call list_runs to see the runs of a sandbox.",
+        "Call list_runs to see the runs of a sandbox.",
     )
+    return SandpodError(ErrorCode.NOT_FOUND, message, cause=cause, next_step=step)

@@ -34,10 +34,9 @@ from sandpod_gateway.runs.hints import find_hint
 from sandpod_gateway.runs.recorder import Recorder
 from sandpod_gateway.runs.request import ActiveRun, RunRequest, check_run, start_run
 from sandpod_gateway.runs.result import RunEnd, build_reading
-from sandpod_gateway.runs.tail_reader import TailReader, Until
-from sandpod_gateway.sandboxes.availability import forgotten
+from sandpod_gateway.runs.service import TailReader
 from sandpod_gateway.sandboxes.requests import ask_runner
-from sandpod_gateway.sandboxes.service import Sandboxes
+from sandpod_gateway.sandboxes.service import Sandboxes, forgotten
 from sandpod_runner.protocol import messages as protocol
 
 _T = TypeVar("_T")
@@ -95,9 +94,10 @@ class BackgroundRuns:
 
         async def begin(connection: RunnerConnection) -> str:
             handle = await start_run(connection, active, self._limits, detached=True)
-            accepted = await connection.wait_for(handle.accepted)
-            connection.runs.pop(active.run, None)
-            return accepted
+            try:
+                return await connection.wait_for(handle.accepted)
+            finally:
+                connection.runs.pop(active.run, None)
 
         run = await ask_runner(self._sandboxes, record, begin, again=True)
         return RunStarted(run_id=run_id(record.name, run), sandbox=record.name, state="running")
@@ -109,7 +109,7 @@ class BackgroundRuns:
         *,
         cursor: int,
         wait: float,
-        until: Until = "output",
+        until: Literal["output", "end"] = "output",
         strip_ansi: bool = False,
         max_output: int | None = None,
     ) -> Answer[RunOutput]:
@@ -126,7 +126,7 @@ class BackgroundRuns:
         deadline = asyncio.get_running_loop().time() + wait
 
         async def look(record: SandboxRecord, connection: RunnerConnection) -> Answer[RunOutput]:
-            tail = TailReader(connection, run, cursor, Recorder(cap, strip_ansi=strip_ansi), strip_ansi)
+            tail = TailReader(connection, run, cursor, Recorder(cap, strip_ansi=strip_ansi))
             await tail.read(limit, deadline, to_end=to_end)
             output = RunOutput(
                 run_id=name, sandbox=sandbox, state=tail.state, cursor=tail.cursor, dropped_bytes=tail.dropped
@@ -139,7 +139,7 @@ class BackgroundRuns:
                 await TailReader(connection, run, 0, whole).read(protocol.FILE_PART, 0, to_end=True)
             await _get_displays(connection, run, whole, tail.ended)
             hint = await find_hint(self._sandboxes, record, whole, tail.ended)
-            end = RunEnd(sandbox=record.name, run=run, recorder=whole, ended=tail.ended, hint=hint)
+            end = RunEnd(sandbox=record.name, run=run, recorder=whole, ended=tail.ended, hints=(hint,))
             return build_reading(output, tail.recorder, end, most)
 
         return await self._about(owner, name, look)
@@ -185,9 +185,9 @@ class BackgroundRuns:
         try:
             await ask_runner(self._sandboxes, record, lambda connection: connection.ask("restart", fields), again=False)
         except SandpodError as error:
-            if error.code != ErrorCode.NOT_FOUND or record.resumed is None:
-                raise
-            raise SandpodError(error.code, error.message, cause=forgotten(record), next_step=error.next_step) from error
+            if error.code == ErrorCode.NOT_FOUND:
+                error.cause = forgotten(record)
+            raise
         return ContextRestarted(sandbox=record.name, context=context)
 
     async def _list(self, owner: str, sandbox: str | None) -> tuple[str, Listing]:
@@ -214,7 +214,7 @@ async def _get_displays(connection: RunnerConnection, run: str, recorder: Record
     """Record what a run showed, which its sandbox keeps as long as the run."""
     if ended.displays == 0:
         return
-    handle, showing = None, recorder.showing
+    handle = None
     try:
         async with asyncio.timeout(DISPLAYS_WAIT):
             while (other := connection.runs.get(run)) is not None:
@@ -226,7 +226,8 @@ async def _get_displays(connection: RunnerConnection, run: str, recorder: Record
         # Forgotten meanwhile, or another gateway asked at the same time: it is counted as what did not come.
         if handle is not None and connection.runs.get(run) is handle:
             del connection.runs[run]
-    showing.dropped += max(0, ended.displays - len(showing.displays) - len(showing.value) - showing.dropped)
+    came = len(recorder.displays) + len(recorder.value) + recorder.dropped
+    recorder.dropped += max(0, ended.displays - came)
 
 
 def _rfc3339(time: float) -> str:

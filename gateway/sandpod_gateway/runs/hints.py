@@ -1,6 +1,6 @@
-"""What to do about a run that failed: by how it ended, and by what the program itself says.
+"""What to do about a run that failed, by how it ended and by what the program wrote.
 
-What a hint says is literally so: a model that makes the call it names gets on.
+Hints are literal: a model that makes the call that one names can go on.
 """
 
 import contextlib
@@ -49,8 +49,8 @@ async def find_hint(
     *,
     fresh: bool = False,
 ) -> str | None:
-    """Return a few sentences for the caller, or None; `request` is what was asked for, where this call did that."""
-    stdout, stderr = recorder.read("stdout").text, recorder.read("stderr").text
+    """Return a few sentences for the caller, or None; `request` is that of the run, where this call started it."""
+    stdout, stderr = (stream.read().text for stream in recorder.streams.values())
     command = request.code if request is not None and request.language == Language.SHELL else ""
     silent = not stdout and not stderr and record.network == NETWORK_NONE and downloads(command)
     networks = None
@@ -68,12 +68,13 @@ async def find_hint(
     if silent and ended.outcome in {Outcome.OK, Outcome.ERROR}:
         return about_network(place)
     if ended.outcome == Outcome.OK and place.context:
-        return about_pip(f"{stdout}\n{stderr}", place)
+        match = _NOT_FOUND_BY_PIP.search(f"{stdout}\n{stderr}")  # a cell does not fail for its `!pip` or `%pip`
+        return _about_pip(match, place) if match is not None else None
     return hint_for(ended.outcome, ended.detail, stderr, place)
 
 
 def hint_for(outcome: str, detail: str | None, stderr: str, place: Place) -> str | None:
-    """Return a few sentences for the caller, or None; `detail` is what the runner said of the end."""
+    """Return a few sentences for the caller, or None; `detail` is the runner's own about the end."""
     step = from_stderr(stderr, place) if outcome == Outcome.ERROR else _BY_OUTCOME.get(outcome)
     return " ".join(filter(None, (detail, step))) or None
 
@@ -109,12 +110,6 @@ def from_stderr(stderr: str, place: Place) -> str | None:
         if (match := re.search(pattern, stderr)) is not None:
             return hint if isinstance(hint, str) else hint(match, place)
     return None
-
-
-def about_pip(output: str, place: Place) -> str | None:
-    """Return what to do where pip found no package, which a cell's `!pip` and `%pip` do not fail for."""
-    match = _NOT_FOUND_BY_PIP.search(output)
-    return _about_pip(match, place) if match is not None else None
 
 
 def downloads(command: str) -> bool:
@@ -192,10 +187,8 @@ def _about_pip(match: re.Match[str], place: Place) -> str:
 def _about_name(match: re.Match[str], place: Place) -> str | None:
     if place.context:
         return None
-    kept = (
-        "Variables of earlier calls are kept only in a context: pass the same `context` to all calls that share them."
-    )
-    return f"{match[1] or match[2]} is not defined here. {kept}"
+    kept = "Variables of earlier calls are kept only in a context"
+    return f"{match[1] or match[2]} is not defined here. {kept}: pass the same `context` to all calls that share them."
 
 
 def _about_program(name: str, place: Place) -> str:

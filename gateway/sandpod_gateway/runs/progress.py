@@ -99,13 +99,9 @@ class OutputStream:
         try:
             async with asyncio.timeout(HEARTBEAT):
                 await self._wake.wait()
-        except TimeoutError:
-            return
-        rest = max(self._sent_at + INTERVAL - time.monotonic(), SETTLE)
-        if self._finished:
-            return
-        try:
-            async with asyncio.timeout(rest):
+            if self._finished:
+                return
+            async with asyncio.timeout(max(self._sent_at + INTERVAL - time.monotonic(), SETTLE)):
                 await self._enough.wait()
         except TimeoutError:
             return

@@ -1,14 +1,14 @@
-"""What came of one run: a bounded part of its output, and of what it showed. No I/O.
+"""What came of one run: head and tail of each stream, the middle counted, and what it showed. No I/O.
 
 The connection's reader calls the methods of a sink, which never wait. What is kept does not grow with what comes.
 """
 
-from dataclasses import dataclass, field
-from typing import Final
+import codecs
+import re
+from typing import Final, NamedTuple
 
 from sandpod_gateway.api.run_results import Rich
 from sandpod_gateway.content import MAX_PICTURES, PICTURES, Picture, json_size
-from sandpod_gateway.runs.capture import Capture, Captured, Stripper
 from sandpod_gateway.runs.progress import OutputStream
 from sandpod_runner.protocol import messages as protocol
 
@@ -18,16 +18,38 @@ MAX_TEXT: Final = 32 * 1024  # bytes of a last value as plain text; it is cut th
 _GROWTH: Final = 14  # most bytes that one of a text takes in an answer: a control character grows to 6 and then 7 more
 _TEXTS: Final = frozenset(protocol.MIME_TYPES) - PICTURES
 
+# Terminal control sequences (ECMA-48: colours, cursor moves, titles): a control sequence; a string that ends with BEL
+# or ST (titles, links); an escape of two bytes or more.
+_SEQUENCE: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-OQ-WYZ\\`-~])")
+_BEGUN: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)?\Z")
+_LONGEST: Final = 4096  # bytes of a sequence that is not whole yet; a longer one is none, and stays
 
-class _Stream(Capture):
-    """One stream of output."""
+_CONTINUATION: Final = re.compile(rb"\A[\x80-\xbf]{1,3}")  # what is left of a UTF-8 character that was cut
+_Decoder: Final = codecs.getincrementaldecoder("utf-8")
 
-    def __init__(self, cap: int, *, strip_ansi: bool) -> None:
-        super().__init__(cap)
+
+class Captured(NamedTuple):
+    """One stream as a result has it: text, bytes in all, and whether it was cut."""
+
+    text: str
+    total: int
+    truncated: bool
+
+
+class Stream:
+    """One stream of output: its head and tail, half of `cap` bytes each, with or without control sequences."""
+
+    def __init__(self, cap: int, *, strip_ansi: bool = False) -> None:
+        self._head_cap = cap // 2
+        self._tail_cap = cap - self._head_cap
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._total = 0
+        self.strip_ansi = strip_ansi
+        self._held = b""  # the beginning of a control sequence that is not whole yet
+        self._gap = False  # whether some of it was lost
         self.received = 0  # the offset up to which it has come, according to the sandbox
         self.taken = 0  # bytes that came: offsets are not added up, since a sandbox may send any
-        self.gap = False  # whether some of it was lost
-        self._stripper = Stripper() if strip_ansi else None
 
     def take(self, offset: int, data: bytes) -> bytes:
         """Keep what is new of a piece, and return what can be shown of the stream by now."""
@@ -38,30 +60,93 @@ class _Stream(Capture):
         self.received = end
         self.taken += len(data)
         if gap > 0:
-            self.gap = True
+            self._gap = True
             data = f"\n[... {gap} bytes lost ...]\n".encode() + data
-        if self._stripper is not None:
-            data = self._stripper.feed(data)
-        self.feed(data)
-        return data
+        if self.strip_ansi:
+            data = self._held + data
+            end = len(data) - unfinished_sequence(data)
+            data, self._held = strip(data[:end]), data[end:]
+        return self._keep(data)
 
     def finish(self) -> bytes:
         """Keep what was held back as the beginning of a control sequence that never came, and return it."""
-        rest = self._stripper.finish() if self._stripper is not None else b""
-        self.feed(rest)
-        return rest
+        held, self._held = self._held, b""
+        return self._keep(held)
+
+    def _keep(self, data: bytes) -> bytes:
+        self._total += len(data)
+        rest, room = data, self._head_cap - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            rest = data[room:]
+        self._tail += rest
+        # Trimmed now and then, not each time: moving the tail costs as much as it is long.
+        if len(self._tail) > 2 * self._tail_cap:
+            del self._tail[: -self._tail_cap]
+        return data
+
+    def is_complete(self, written: int) -> bool:
+        """Return whether all came that the program wrote, in bytes."""
+        return not self._gap and written <= self.received
+
+    def read(self, most: int | None = None) -> Captured:
+        """Return the stream as text, bad UTF-8 replaced, no character split where it was cut.
+
+        Of `most` characters half are from the start, half from the end; by default it is all that is kept.
+        """
+        if self._total <= self._head_cap + self._tail_cap:
+            text = (self._head + self._tail).decode("utf-8", "replace")
+            if most is None or len(text) <= most:
+                return Captured(text, self._total, truncated=False)
+            head = tail = text
+        else:
+            head = _Decoder("replace").decode(self._head)
+            tail = _CONTINUATION.sub(b"", self._tail[-self._tail_cap :], 1).decode("utf-8", "replace")
+        if most is not None:
+            head, tail = head[: most // 2], tail[max(0, len(tail) - (most - most // 2)) :]
+        # A byte that is no UTF-8 became U+FFFD, which has three bytes in it.
+        left_out = self._total - sum(len(text.encode()) - 2 * text.count("\ufffd") for text in (head, tail))
+        return Captured(f"{head}\n[... {left_out} bytes left out ...]\n{tail}", self._total, truncated=True)
 
 
-@dataclass(slots=True)
-class Showing:
-    """What a run showed, and the forms of a cell's last value: as much of both as an answer takes."""
+class Recorder:
+    """Keeps `cap` bytes of each stream and as much of what a run showed as an answer takes; feeds `progress`."""
 
-    pictures: list[Picture] = field(default_factory=list)
-    displays: list[Rich] = field(default_factory=list)
-    value: dict[str, str] = field(default_factory=dict)
-    dropped: int = 0
-    _shown: int = 0
-    _valued: int = 0
+    def __init__(self, cap: int, *, strip_ansi: bool = False, progress: OutputStream | None = None) -> None:
+        self.strip_ansi = strip_ansi
+        self.streams = {name: Stream(cap, strip_ansi=strip_ansi) for name in ("stdout", "stderr")}
+        self.pictures: list[Picture] = []
+        self.displays: list[Rich] = []
+        self.value: dict[str, str] = {}  # the forms of a cell's last value
+        self.dropped = 0  # displays and forms of the value that are not here
+        self._shown = self._valued = 0  # bytes that both take in an answer
+        self._progress = progress
+
+    @property
+    def progress_dropped(self) -> int:
+        """Bytes of output that were not sent as progress."""
+        return self._progress.dropped if self._progress is not None else 0
+
+    def output(self, stream: str, offset: int, data: bytes) -> None:
+        """Take a piece of output. After a lost connection it may overlap what came before, or leave a gap."""
+        self._pass_on(stream, self.streams[stream].take(offset, data))
+
+    def finish(self) -> None:
+        """Pass on what was held back: no more output comes."""
+        for name, stream in self.streams.items():
+            self._pass_on(name, stream.finish())
+
+    def _pass_on(self, stream: str, data: bytes) -> None:
+        if self._progress is not None and data:
+            self._progress.feed(stream, data)
+
+    def shared(self, most: int) -> tuple[Captured, Captured]:
+        """Return both streams in `most` characters together; where they do not fit, each has at least half."""
+        out, err = (stream.read() for stream in self.streams.values())
+        if len(out.text) + len(err.text) <= most:
+            return out, err
+        for_err = min(len(err.text), max(most // 2, most - len(out.text)))
+        return self.streams["stdout"].read(most - for_err), self.streams["stderr"].read(for_err)
 
     def display(self, mime: str, index: int, data: bytes) -> None:
         """Take one form of something that the program showed; forms of one thing have the same index."""
@@ -96,17 +181,12 @@ class Showing:
         self.value[mime] = text
 
 
-def sent_size(text: str) -> int:
-    """Return the bytes that a text takes in an answer: in its structured form, and in its text."""
-    return 2 * json_size(text)
-
-
 def _fitting(mime: str, data: bytes, room: int) -> tuple[str | None, int]:
     """Return a form as text and the bytes that it takes in an answer; None if it is of no known type or takes more."""
     if mime not in _TEXTS or len(data) > room:
         return None, 0
     text = data.decode("utf-8", "replace")
-    size = sent_size(text)
+    size = 2 * json_size(text)  # in the answer's structured form, and in its text
     return (text, size) if size <= room else (None, 0)
 
 
@@ -114,70 +194,27 @@ def _cut(data: bytes) -> bytes:
     """Return plain text that is short enough, with what is missing said at its end."""
     kept = data[:MAX_TEXT]
     most = MAX_VALUE * 3 // 4  # the rest is for other forms
-    while len(kept) * _GROWTH > most and sent_size(kept.decode("utf-8", "replace")) > most:
+    while len(kept) * _GROWTH > most and 2 * json_size(kept.decode("utf-8", "replace")) > most:
         kept = kept[: len(kept) // 2]
     if len(kept) == len(data):
         return data
     return kept.decode("utf-8", "ignore").encode() + f"... ({len(data)} bytes in all)".encode()
 
 
-class Recorder:
-    """Keeps what comes of a run: of each stream `cap` bytes, half from its beginning and half from its end.
+def strip(data: bytes) -> bytes:
+    """Return the bytes without the control sequences that are whole."""
+    return _SEQUENCE.sub(b"", data) if b"\x1b" in data else data
 
-    Output goes to `progress` as it comes.
-    """
 
-    def __init__(self, cap: int, *, strip_ansi: bool = False, progress: OutputStream | None = None) -> None:
-        self.showing = Showing()
-        self.display, self.result = self.showing.display, self.showing.result
-        self._progress = progress
-        self._streams = {name: _Stream(cap, strip_ansi=strip_ansi) for name in ("stdout", "stderr")}
+def unfinished_sequence(data: bytes) -> int:
+    """Return how many bytes at the end are the beginning of a control sequence that is not whole yet."""
+    last = data.find(b"\x1b", max(0, len(data) - _LONGEST))
+    match = _BEGUN.search(data, last) if last >= 0 else None
+    return len(data) - match.start() if match is not None else 0
 
-    @property
-    def received(self) -> dict[str, int]:
-        """The offset up to which each stream has come, according to the sandbox."""
-        return {name: stream.received for name, stream in self._streams.items()}
 
-    @property
-    def taken(self) -> dict[str, int]:
-        """Bytes of each stream that came."""
-        return {name: stream.taken for name, stream in self._streams.items()}
-
-    @property
-    def progress_dropped(self) -> int:
-        """Bytes of output that were not sent as progress."""
-        return self._progress.dropped if self._progress is not None else 0
-
-    def output(self, stream: str, offset: int, data: bytes) -> None:
-        """Take a piece of output. After a lost connection it may overlap what came before, or leave a gap."""
-        self._pass_on(stream, self._streams[stream].take(offset, data))
-
-    def append(self, stream: str, data: bytes) -> None:
-        """Take the next piece of a stream."""
-        self.output(stream, self._streams[stream].received, data)
-
-    def finish(self) -> None:
-        """Pass on what was held back: no more output comes."""
-        for name, stream in self._streams.items():
-            self._pass_on(name, stream.finish())
-
-    def is_complete(self, stream: str, written: int) -> bool:
-        """Return whether all that the program wrote to a stream came."""
-        state = self._streams[stream]
-        return not state.gap and written <= state.received
-
-    def read(self, stream: str) -> Captured:
-        """Return all of a stream that is kept."""
-        return self._streams[stream].read()
-
-    def shared(self, most: int) -> tuple[Captured, Captured]:
-        """Return both streams in `most` characters together; where they do not fit, each has at least half."""
-        out, err = self.read("stdout"), self.read("stderr")
-        if len(out.text) + len(err.text) <= most:
-            return out, err
-        for_err = min(len(err.text), max(most // 2, most - len(out.text)))
-        return self._streams["stdout"].read(most - for_err), self._streams["stderr"].read(for_err)
-
-    def _pass_on(self, stream: str, data: bytes) -> None:
-        if self._progress is not None and data:
-            self._progress.feed(stream, data)
+def unfinished_character(data: bytes) -> int:
+    """Return how many bytes at the end are the beginning of a character that is not whole yet."""
+    decoder = _Decoder("replace")
+    decoder.decode(data[-3:])  # a character has at most four
+    return len(decoder.getstate()[0])

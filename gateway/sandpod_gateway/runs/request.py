@@ -57,8 +57,7 @@ class ActiveRun:
     request: RunRequest
     recorder: Recorder
     run: str = field(default_factory=new_run)  # its name, as the runner knows it
-    earlier: bool = False  # an earlier call with the same idempotency key started it, so it is read and not followed
-    cursor: int = 0  # where reading such a run goes on
+    cursor: int | None = None  # where reading goes on, of a run that an earlier call with the same key has started
     begun: float = field(default_factory=time.perf_counter)
 
     @property
@@ -73,42 +72,33 @@ def check_run(request: RunRequest, limits: RunLimits) -> None:
         step = (
             "Use python, javascript, shell or one that the sandbox's template adds: sandpod://capabilities lists them."
         )
-        raise SandpodError(ErrorCode.UNSUPPORTED_LANGUAGE, "Unsupported language.", next_step=step)
-    _check_code(request.code, limits)
+        raise _refusal("Unsupported language.", step, ErrorCode.UNSUPPORTED_LANGUAGE)
+    check_text(request.code, "code")
+    if text_size(request.code) > limits.code_bytes:
+        step = "Put data into files with write_file, and keep the code short."
+        raise _refusal(f"The code is over {limits.code_bytes} bytes.", step, ErrorCode.CODE_TOO_LARGE)
+    if "\0" in request.code:
+        message = "The code has a NUL character in it, which no language here takes."
+        raise _refusal(message, "Write it as an escape such as \\0 inside a string.", ErrorCode.INVALID_CONTENT)
     if request.stdin is not None:
         check_text(request.stdin, "input")
         if text_size(request.stdin) > limits.stdin_bytes:
-            message = f"The input is over {limits.stdin_bytes} bytes."
             step = "Write it to a file with write_file and read that."
-            raise SandpodError(ErrorCode.UPLOAD_TOO_LARGE, message, next_step=step)
+            raise _refusal(f"The input is over {limits.stdin_bytes} bytes.", step, ErrorCode.UPLOAD_TOO_LARGE)
     if not 0 < limits.timeout(request.timeout) <= limits.max_run_timeout:
-        raise _invalid(
-            f"A run's timeout is more than 0 and at most {limits.max_run_timeout:g} seconds.",
-            "Set a timeout in that range; start_run is for programs that take long.",
-        )
+        message = f"A run's timeout is more than 0 and at most {limits.max_run_timeout:g} seconds."
+        raise _refusal(message, "Set a timeout in that range; start_run is for programs that take long.")
     _check_arguments(request)
     for text, what in ((request.context, "context"), (request.key, "idempotency key")):
         if text is not None:
             check_text(text, what)
             if not text or not text.isprintable() or text_size(text) > MAX_NAME:
                 message = f"The {what} has 1 to {MAX_NAME} bytes, and no control characters."
-                raise _invalid(message, "Choose a shorter or simpler one.")
+                raise _refusal(message, "Choose a shorter or simpler one.")
 
 
-def _invalid(message: str, next_step: str) -> SandpodError:
-    return SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=next_step)
-
-
-def _check_code(code: str, limits: RunLimits) -> None:
-    check_text(code, "code")
-    if text_size(code) > limits.code_bytes:
-        message = f"The code is over {limits.code_bytes} bytes."
-        step = "Put data into files with write_file, and keep the code short."
-        raise SandpodError(ErrorCode.CODE_TOO_LARGE, message, next_step=step)
-    if "\0" in code:
-        message = "The code has a NUL character in it, which no language here takes."
-        step = "Write it as an escape such as \\0 inside a string."
-        raise SandpodError(ErrorCode.INVALID_CONTENT, message, next_step=step)
+def _refusal(message: str, next_step: str, code: ErrorCode = ErrorCode.INVALID_ARGUMENT) -> SandpodError:
+    return SandpodError(code, message, next_step=next_step)
 
 
 def _check_arguments(request: RunRequest) -> None:
@@ -116,14 +106,13 @@ def _check_arguments(request: RunRequest) -> None:
     for text in texts:
         check_text(text, "argument")
         if "\0" in text:
-            raise _invalid("An argument has a NUL character in it.", "Leave it out.")
-    for name in request.env:
-        if not name or "=" in name:
-            raise _invalid("A variable's name is empty or has a = in it.", "Use a name such as MY_VAR.")
+            raise _refusal("An argument has a NUL character in it.", "Leave it out.")
+    if any(not name or "=" in name for name in request.env):
+        raise _refusal("A variable's name is empty or has a = in it.", "Use a name such as MY_VAR.")
     if len(texts) > MAX_ARGUMENTS or sum(map(text_size, texts)) > MAX_ARGUMENTS_BYTES:
-        raise _invalid("Arguments and environment are too large.", "Pass the data as stdin or in a file.")
+        raise _refusal("Arguments and environment are too large.", "Pass the data as stdin or in a file.")
     if text_size(request.cwd) > MAX_PATH:
-        raise SandpodError(ErrorCode.INVALID_PATH, "The path is too long.", next_step="Use a shorter one.")
+        raise _refusal("The path is too long.", "Use a shorter one.", ErrorCode.INVALID_PATH)
 
 
 async def start_run(
@@ -162,4 +151,4 @@ def _language_in(connection: RunnerConnection, request: RunRequest) -> str:
         f"It has: {', '.join(sorted(languages)) or 'none'}. Use one of them, or create_sandbox with a template that "
         "has it: sandpod://capabilities lists the languages of each."
     )
-    raise SandpodError(ErrorCode.UNSUPPORTED_LANGUAGE, f"This sandbox has no {request.language}.", next_step=step)
+    raise _refusal(f"This sandbox has no {request.language}.", step, ErrorCode.UNSUPPORTED_LANGUAGE)

@@ -1,8 +1,8 @@
 """What callers get of a run: made of what was recorded of it and of how it ended, within what clients accept. Pure."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from pydantic import BaseModel
 
@@ -29,15 +29,7 @@ class RunEnd:
     run: str  # its name, as the runner knows it
     recorder: Recorder
     ended: Ended
-    hint: str | None = None
-
-
-class _Room(NamedTuple):
-    """How much of a run an answer holds: characters of output, displays, artifacts."""
-
-    output: int
-    displays: int
-    artifacts: int
+    hints: tuple[str | None, ...] = ()  # sentences
 
 
 def build_answer(end: RunEnd, most: int) -> Answer[RunResult]:
@@ -62,53 +54,48 @@ def answer_size(model: BaseModel, pictures: list[Picture]) -> int:
 
 
 def _fit(end: RunEnd, most: int, wrap: Callable[[RunResult, int], _Model]) -> Answer[_Model]:
-    """Return as much of a run as fits into an answer."""
-    for room in _rooms(end, most):
-        result = _build_result(end, room)
-        pictures = end.recorder.showing.pictures[: sum(rich.mime_type in PICTURES for rich in result.displays)]
-        answer = Answer(wrap(result, room.output), pictures)
+    """Return as much of a run as fits into an answer: first with less output, then fewer displays, then fewer files."""
+    output, displays, artifacts = most, len(end.recorder.displays), len(end.ended.artifacts)
+    while True:
+        result = _build_result(end, output, displays, artifacts)
+        pictures = end.recorder.pictures[: sum(rich.mime_type in PICTURES for rich in result.displays)]
+        answer = Answer(wrap(result, output), pictures)
         if answer_size(answer.result, answer.pictures) <= MAX_ANSWER:
-            break
-    return answer
-
-
-def _rooms(end: RunEnd, most: int) -> Iterator[_Room]:
-    """Yield less and less: first less output, then fewer displays, then fewer artifacts."""
-    room = _Room(most, len(end.recorder.showing.displays), len(end.ended.artifacts))
-    yield room
-    while room.output > LEAST_OUTPUT or room.displays or room.artifacts:
-        if room.output > LEAST_OUTPUT:
-            room = room._replace(output=room.output // 2)
-        elif room.displays:
-            room = room._replace(displays=room.displays - 1)
+            return answer
+        if output > LEAST_OUTPUT:
+            output //= 2
+        elif displays:
+            displays -= 1
+        elif artifacts:
+            artifacts //= 2
         else:
-            room = room._replace(artifacts=room.artifacts // 2)
-        yield room
+            return answer
 
 
-def _build_result(end: RunEnd, room: _Room) -> RunResult:
-    recorder, ended, showing = end.recorder, end.ended, end.recorder.showing
-    out, err = recorder.shared(room.output)
-    received, name = recorder.received, run_id(end.sandbox, end.run)
-    dropped = showing.dropped + ended.displays_dropped + len(showing.displays) - room.displays
+def _build_result(end: RunEnd, output: int, displays: int, artifacts: int) -> RunResult:
+    """Return the result with at most so many characters of output, displays and artifacts."""
+    recorder, ended, name = end.recorder, end.ended, run_id(end.sandbox, end.run)
+    out, err = recorder.shared(output)
+    stdout, stderr = recorder.streams["stdout"], recorder.streams["stderr"]
+    dropped = recorder.dropped + ended.displays_dropped + len(recorder.displays) - displays
     rest = about_rest(name, out.total + err.total) if out.truncated or err.truncated else None
     return RunResult(
         **ended.model_dump(include=_AS_REPORTED),
         sandbox=end.sandbox,
         run_id=name,
         stdout=out.text,
-        stdout_bytes=max(received["stdout"], ended.stdout_bytes),
-        stdout_truncated=out.truncated or not recorder.is_complete("stdout", ended.stdout_bytes),
+        stdout_bytes=max(stdout.received, ended.stdout_bytes),
+        stdout_truncated=out.truncated or not stdout.is_complete(ended.stdout_bytes),
         stderr=err.text,
-        stderr_bytes=max(received["stderr"], ended.stderr_bytes),
-        stderr_truncated=err.truncated or not recorder.is_complete("stderr", ended.stderr_bytes),
-        result=showing.value or None,
-        displays=showing.displays[: room.displays],
+        stderr_bytes=max(stderr.received, ended.stderr_bytes),
+        stderr_truncated=err.truncated or not stderr.is_complete(ended.stderr_bytes),
+        result=recorder.value or None,
+        displays=recorder.displays[:displays],
         displays_dropped=dropped,
-        artifacts=[entry.artifact() for entry in ended.artifacts[: room.artifacts]],
-        artifacts_omitted=ended.artifacts_more + len(ended.artifacts) - room.artifacts,
+        artifacts=[entry.artifact() for entry in ended.artifacts[:artifacts]],
+        artifacts_omitted=ended.artifacts_more + len(ended.artifacts) - artifacts,
         duration_ms=round(ended.duration_ms, 3),
         cpu_ms=round(ended.cpu_ms, 3),
         progress_dropped_bytes=recorder.progress_dropped,
-        hint=" ".join(filter(None, (end.hint, about_dropped(dropped), rest))) or None,
+        hint=" ".join(filter(None, (*end.hints, about_dropped(dropped), rest))) or None,
     )

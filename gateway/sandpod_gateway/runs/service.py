@@ -1,7 +1,6 @@
-"""One run from call to result: limits, start, stream, cancel, end, metrics.
+"""One run from call to result: limits, start, stream, cancel, end, metrics; and its output, read from a cursor on.
 
-Whose sandbox it is, the service of sandboxes decides; how a program is started and stopped, the runner does. This
-makes sure that every run ends here, whatever happens there.
+`sandboxes` decides whose sandbox it is, and the runner starts and stops programs: whatever they do, a run ends here.
 """
 
 import asyncio
@@ -10,10 +9,13 @@ import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from itertools import count, groupby
+from operator import itemgetter
+from typing import Annotated, Final, Literal
 
 import anyio
+from pydantic import Field
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Outcome, RunResult
@@ -25,14 +27,13 @@ from sandpod_gateway.metrics import Metrics, language_label
 from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.demux import BrokenProtocolError, ConnectionLostError
-from sandpod_gateway.runner.messages import Ended
+from sandpod_gateway.runner.messages import Count, Ended, Message, checked
 from sandpod_gateway.runner.run_ids import run_id
 from sandpod_gateway.runs.hints import find_hint
 from sandpod_gateway.runs.progress import OutputStream, Send
-from sandpod_gateway.runs.recorder import Recorder
+from sandpod_gateway.runs.recorder import Recorder, unfinished_character, unfinished_sequence
 from sandpod_gateway.runs.request import ActiveRun, RunRequest, check_run, start_run
 from sandpod_gateway.runs.result import RunEnd, build_answer
-from sandpod_gateway.runs.tail_reader import TailReader
 from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_runner.protocol import messages as protocol
 
@@ -43,6 +44,10 @@ ATTEMPTS: Final = 5  # streams that one run may use: each may be lost with the A
 REOPEN_PAUSE: Final = 1.0  # seconds; the runner keeps a run without a stream for 10 of them
 CANCEL_WAIT: Final = 5.0  # seconds that a cancelled call waits for the program's end
 FRESH_MARGIN: Final = 120  # seconds that a sandbox for one run may outlive it when nobody is left to delete it
+WAIT_ONCE: Final = 30.0  # seconds that the runner waits for more output in one request
+PAUSE: Final = 0.2  # seconds until it is asked again where it did not have as much as was asked for
+MAX_PIECES: Final = 100_000
+AT_ONCE: Final = 64  # requests without a pause: a runner keeps 17 MiB of a run's output
 
 
 class Runs:
@@ -103,22 +108,20 @@ class Runs:
         recorder = Recorder(self._limits.output_cap, strip_ansi=request.strip_ansi, progress=progress)
         active = ActiveRun(record=record, request=request, recorder=recorder)
         keeper = asyncio.create_task(self._sandboxes.keep_alive(record))
-        self._metrics.active_runs.inc()
         try:
-            ended = await self._until_end(active)
-            recorder.finish()
-            if progress is not None:
-                await progress.finish()
+            with self._metrics.active_runs.track_inprogress():
+                ended = (await self._until_end(active)).model_copy(update={"context": request.context})
+                recorder.finish()
+                if progress is not None:
+                    await progress.finish()
         finally:
-            self._metrics.active_runs.dec()
             keeper.cancel()
             if progress is not None:
                 progress.stop()
         self._count(active, ended.outcome)
         self._metrics.progress_dropped.inc(recorder.progress_dropped)
         found = await find_hint(self._sandboxes, record, recorder, ended, request, fresh=fresh)
-        hint = " ".join(filter(None, (lost, found))) or None
-        end = RunEnd(sandbox=record.name, run=active.run, recorder=recorder, ended=ended, hint=hint)
+        end = RunEnd(sandbox=record.name, run=active.run, recorder=recorder, ended=ended, hints=(lost, found))
         return build_answer(end, request.max_output or self._limits.output_chars)
 
     async def _until_end(self, active: ActiveRun) -> Ended:
@@ -128,9 +131,9 @@ class Runs:
             for attempt in range(ATTEMPTS):
                 try:
                     ended = await self._attend(active, deadline)
-                    if ended.outcome == Outcome.SANDBOX_LOST and self._sandboxes.is_closing(active.record.name):
-                        break
-                    return ended.model_copy(update={"context": active.request.context})
+                    if ended.outcome != Outcome.SANDBOX_LOST or not self._sandboxes.is_closing(active.record.name):
+                        return ended
+                    break
                 except BrokenProtocolError as error:
                     return self._lost(active, f"The sandbox's stream was closed: {error}.")
                 except ConnectionLostError:
@@ -165,15 +168,15 @@ class Runs:
                 raise
 
     async def _ended(self, connection: RunnerConnection, active: ActiveRun) -> Ended:
-        if not active.earlier:
+        if active.cursor is None:
             handle = await start_run(connection, active, self._limits)
             run = await connection.wait_for(handle.accepted)
             if run == active.run:
                 if handle.ended.cancelled():  # it was started already, over a connection that is lost
-                    recorder = active.recorder
-                    handle = await connection.follow_run(run, recorder.received, recorder, acks=True)
+                    received = {name: stream.received for name, stream in active.recorder.streams.items()}
+                    handle = await connection.follow_run(run, received, active.recorder, acks=True)
                 return await connection.wait_for(handle.ended)
-            active.run, active.earlier = run, True
+            active.run, active.cursor = run, 0
         # All that an earlier call's run with the same key wrote, and its end; the run stays that call's.
         tail = TailReader(connection, active.run, active.cursor, active.recorder)
         try:
@@ -188,8 +191,7 @@ class Runs:
             outcome, detail = Outcome.CANCELLED, "The sandbox was closed while the program ran."
         else:
             outcome, detail = Outcome.SANDBOX_LOST, f"{cause} Whether the program ended is not known."
-        context = active.request.context
-        return Ended(outcome=outcome, detail=detail, duration_ms=active.elapsed * 1e3, context=context)
+        return Ended(outcome=outcome, detail=detail, duration_ms=active.elapsed * 1e3)
 
     def _count(self, active: ActiveRun, outcome: str) -> None:
         """Count a run that has ended, and log it without its code and output."""
@@ -199,5 +201,75 @@ class Runs:
         language = language_label(request.language)
         self._metrics.runs.labels(language, outcome).inc()
         self._metrics.run_seconds.labels(language).observe(active.elapsed)
-        for stream, count in active.recorder.taken.items():
-            self._metrics.output_bytes.labels(stream).inc(count)
+        for name, stream in active.recorder.streams.items():
+            self._metrics.output_bytes.labels(name).inc(stream.taken)
+
+
+class Tail(Message):
+    """The reply to `tail`."""
+
+    state: Literal["live", "ended"]
+    cursor: Count
+    dropped: Count = 0
+    pieces: Annotated[list[tuple[Literal["stdout", "stderr"], Count]], Field(max_length=MAX_PIECES)]
+    end: Ended | None = None
+
+
+@dataclass(slots=True)
+class TailReader:
+    """Reads a run, named as the runner knows it, into a recorder from a cursor on, without becoming its owner.
+
+    The runner is untrusted: it is asked at the gateway's pace, however soon it answers.
+    """
+
+    connection: RunnerConnection
+    run: str
+    cursor: int
+    recorder: Recorder
+    state: Literal["running", "ended"] = field(default="running", init=False)
+    dropped: int = field(default=0, init=False)  # bytes since the first cursor that are no longer kept
+    ended: Ended | None = field(default=None, init=False)  # once it has, and all is read
+
+    async def read(self, limit: int, deadline: float, *, to_end: bool) -> None:
+        """Read what there is, `limit` bytes at a time, and wait for some, or `to_end`, until the loop's `deadline`.
+
+        Raises not_found, backend_error, or ConnectionLostError.
+        """
+        loop, begin = asyncio.get_running_loop(), self.cursor
+        for requests in count(1):
+            size = await self._ask(limit, max(0.0, deadline - loop.time()))
+            if self.ended is not None or (not to_end and self.cursor != begin):
+                break
+            if size and (size == limit or self.state == "ended") and requests < AT_ONCE:
+                continue  # there is more
+            left = deadline - loop.time()
+            if left <= 0:
+                break
+            await asyncio.sleep(min(PAUSE, left))
+        self.recorder.finish()
+
+    async def _ask(self, limit: int, wait: float) -> int:
+        """Read once, and return how many bytes came."""
+        fields = {"run": self.run, "cursor": self.cursor, "wait": min(wait, WAIT_ONCE), "limit": limit}
+        reply = await self.connection.ask("tail", fields)
+        tail = checked(Tail, reply)
+        pieces: list[tuple[str, bytes]] = []
+        start = 0
+        for stream, sizes in groupby(tail.pieces, itemgetter(0)):  # each of another stream than the one before
+            end = start + sum(size for _, size in sizes)
+            pieces.append((stream, reply.payload[start:end]))
+            start = end
+        ended, held = tail.end, 0
+        if ended is not None and reply.payload and tail.cursor < ended.stdout_bytes + ended.stderr_bytes:
+            ended = None  # there is more to read
+        if ended is None and pieces:
+            stream, last = pieces[-1]
+            held = unfinished_character(last) or (unfinished_sequence(last) if self.recorder.strip_ansi else 0)
+            if held == limit:
+                held = 0  # nothing would ever come after it
+            pieces[-1] = stream, last[: len(last) - held]
+        for stream, data in pieces:
+            self.recorder.output(stream, self.recorder.streams[stream].received, data)
+        self.state = "running" if tail.state == "live" else "ended"
+        self.cursor, self.dropped, self.ended = max(0, tail.cursor - held), self.dropped + tail.dropped, ended
+        return len(reply.payload)

@@ -20,9 +20,8 @@ _T = TypeVar("_T")
 async def ask_runner(
     sandboxes: Sandboxes, record: SandboxRecord, ask: Callable[[RunnerConnection], Awaitable[_T]], *, again: bool
 ) -> _T:
-    """Return the result of `ask` with the sandbox's connection.
+    """Return the result of `ask` with the sandbox's connection; with `again` it is repeated where the stream is lost.
 
-    `again` says that the request is idempotent: it is repeated over a new stream where one is lost.
     Raises sandbox_lost, or what `ask` raises.
     """
     if again:
@@ -42,9 +41,5 @@ async def talking(sandboxes: Sandboxes, record: SandboxRecord, *, doubt: str = "
         async with sandboxes.connection(record) as connection:
             yield connection
     except ConnectionLostError as error:
-        raise SandpodError(
-            ErrorCode.SANDBOX_LOST,
-            f"The sandbox went away meanwhile{doubt}.",
-            cause=str(error) or None,
-            next_step="Call get_sandbox to see what became of it.",
-        ) from error
+        message, step = f"The sandbox went away meanwhile{doubt}.", "Call get_sandbox to see what became of it."
+        raise SandpodError(ErrorCode.SANDBOX_LOST, message, cause=str(error) or None, next_step=step) from error

@@ -6,7 +6,6 @@ caller: another's sandbox is answered exactly like one that does not exist.
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
@@ -16,20 +15,25 @@ from typing import Final
 
 import anyio
 
+from sandpod_api.base import rfc3339
+from sandpod_api.conditions import Reason
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import Backend, ClaimRequest, SandboxRecord, TemplateInfo
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner.connection import RunnerConnection, open_connection
 from sandpod_gateway.runner.demux import ConnectionLostError
-from sandpod_gateway.sandboxes.availability import forgotten, gone, require_usable
-
-logger = logging.getLogger(__name__)
 
 DEFAULT_SESSION: Final = "default"
 IDLE_CONNECTION: Final = 300.0  # seconds after which an unused stream is closed: each costs the API server too
+SWEEP_SECONDS: Final = IDLE_CONNECTION / 10  # between two looks for such streams
 MAX_REPORTED: Final = 256  # lost contexts that are remembered of one sandbox: their names are the caller's
 TOUCH_EVERY: Final = 10.0  # seconds; the backend bounds its writes
+_USABLE: Final = frozenset({"Ready", "Suspended"})  # takes calls now, or once it is resumed
+_ENDED: Final[dict[str, str]] = {
+    Reason.TTL_EXPIRED: "The sandbox has expired: its lifetime (ttl) was over.",
+    Reason.IDLE_TIMEOUT: "The sandbox has expired: it was not used for its idle timeout.",
+}
 
 
 @dataclass(slots=True)
@@ -68,25 +72,26 @@ class Sandboxes:
         if record.status in {"Suspended", "Pending"}:
             await self._disconnect(record.name)  # an earlier stream leads to a pod that is gone
             record = await self._backend.wake(record.name) or record
-        require_usable(record)
+        if record.status != "Ready":
+            raise _unusable(record)
         return record
 
+    async def _named(self, owner: str, session: str) -> SandboxRecord | None:
+        """Return the owner's sandbox of that name: one that can be used, or else the latest one."""
+        named = [record for record in await self._backend.list(owner) if record.session == session]
+        return next((record for record in named if record.status in _USABLE), named[-1] if named else None)
+
     async def _default(self, owner: str, *, make: bool) -> SandboxRecord:
-        ended = None
-        for record in await self._backend.list(owner):
-            if record.session == DEFAULT_SESSION:
-                if record.status in {"Ready", "Suspended"}:
-                    return await self._awake(record)
-                ended = record
+        record = await self._named(owner, DEFAULT_SESSION)
+        if record is not None and record.status in _USABLE:
+            return await self._awake(record)
         if not make:
-            raise SandpodError(
-                ErrorCode.SESSION_NOT_FOUND,
-                "You have no default sandbox now, so there are no files in it.",
-                cause=gone(ended),
-                next_step="Run a program or write a file to start one, or name a sandbox from list_sandboxes.",
-            )
+            message = "You have no default sandbox now, so there are no files in it."
+            step = "Run a program or write a file to start one, or name a sandbox from list_sandboxes."
+            raise SandpodError(ErrorCode.SESSION_NOT_FOUND, message, cause=_gone(record), next_step=step)
         made = await self.create(ClaimRequest(owner=owner, session=DEFAULT_SESSION))
-        self._slots[made.name].replaces = gone(ended)
+        if gone := _gone(record):
+            self._slots[made.name].replaces = gone
         return made
 
     async def create(self, request: ClaimRequest) -> SandboxRecord:
@@ -117,13 +122,10 @@ class Sandboxes:
         """Return the caller's sandbox of that handle or name, even one that has ended. Raises session_not_found."""
         record = await self._backend.get(handle)
         if record is None or record.owner != owner:
-            if not (named := [own for own in await self._backend.list(owner) if own.session == handle]):
-                raise SandpodError(
-                    ErrorCode.SESSION_NOT_FOUND,
-                    "There is no such sandbox.",
-                    next_step="Call list_sandboxes, or leave `sandbox` out to use your default one.",
-                )
-            record = next((own for own in named if own.status in {"Ready", "Suspended"}), named[-1])
+            record = await self._named(owner, handle)
+        if record is None:
+            step = "Call list_sandboxes, or leave `sandbox` out to use your default one."
+            raise SandpodError(ErrorCode.SESSION_NOT_FOUND, "There is no such sandbox.", next_step=step)
         return record
 
     def lost_hint(self, record: SandboxRecord, context: str | None) -> str | None:
@@ -143,17 +145,14 @@ class Sandboxes:
 
     def running(self, name: str) -> int:
         """Return the number of runs in a sandbox, as far as this gateway knows."""
-        return slot.connection.busy if (slot := self._slots.get(name)) and slot.connection else 0
+        return len(slot.connection.runs) if (slot := self._slots.get(name)) and slot.connection else 0
 
     async def delete(self, owner: str, handle: str, *, force: bool) -> str:
         """End a sandbox, by `force` even with a run in it; return its name. Raises session_not_found, session_busy."""
         record = await self.find(owner, handle)
         if not force and record.status == "Ready" and await self._live_runs(record):
-            raise SandpodError(
-                ErrorCode.SESSION_BUSY,
-                "A run is going on in this sandbox.",
-                next_step="Wait for it to end, or call close_sandbox with force=true.",
-            )
+            step = "Wait for it to end, or call close_sandbox with force=true."
+            raise SandpodError(ErrorCode.SESSION_BUSY, "A run is going on in this sandbox.", next_step=step)
         await self.discard(record)
         return record.name
 
@@ -209,12 +208,8 @@ class Sandboxes:
         try:
             connection = await open_connection(await self._backend.open_stream(record.name))
         except ConnectionLostError as error:
-            raise SandpodError(
-                ErrorCode.SANDBOX_LOST,
-                "The sandbox does not answer.",
-                cause=str(error) or None,
-                next_step="Close it and use another one; its files are gone.",
-            ) from error
+            message, step = "The sandbox does not answer.", "Close it and use another one; its files are gone."
+            raise SandpodError(ErrorCode.SANDBOX_LOST, message, cause=str(error) or None, next_step=step) from error
         self._metrics.stream_seconds.observe(time.perf_counter() - start)
         return connection
 
@@ -227,19 +222,12 @@ class Sandboxes:
             await self._backend.touch(record.name)
 
     async def sweep(self) -> None:
-        """Close unused connections and those of sandboxes that are gone, periodically until cancelled."""
-        while True:
-            await asyncio.sleep(IDLE_CONNECTION / 10)
-            try:
-                await self._sweep_once(time.monotonic())
-            except Exception:
-                logger.exception("sweeping the connections failed")
-
-    async def _sweep_once(self, now: float) -> None:
+        """Close unused connections and those of sandboxes that are gone."""
+        oldest = time.monotonic() - IDLE_CONNECTION
         for name, slot in list(self._slots.items()):
             if slot.users or slot.lock.locked():
                 continue
-            unused = slot.connection is None or slot.connection.closed or now - slot.last_used > IDLE_CONNECTION
+            unused = slot.connection is None or slot.connection.closed or slot.last_used < oldest
             if unused or await self._backend.get(name) is None:
                 await self._disconnect(name)
 
@@ -260,3 +248,34 @@ class Sandboxes:
         """Close all connections."""
         for name in list(self._slots):
             await self._disconnect(name)
+
+
+def _unusable(record: SandboxRecord) -> SandpodError:
+    """Return the refusal for a sandbox that is not Ready."""
+    cause, another = record.message or record.reason, "Call create_sandbox for a new one."
+    if record.status == "Expired":
+        message = _ENDED.get(record.reason or "", "The sandbox has expired.")
+        return SandpodError(ErrorCode.SESSION_NOT_FOUND, message, next_step=another)
+    if record.status == "Failed":
+        message = "The sandbox is lost, with the files in it."
+        return SandpodError(ErrorCode.SANDBOX_LOST, message, cause=cause, next_step=another)
+    message = f"The sandbox is not ready: it is {record.status.lower()}."
+    return SandpodError(ErrorCode.SESSION_BUSY, message, cause=cause, next_step="Try again in a moment.")
+
+
+def _gone(record: SandboxRecord | None) -> str | None:
+    """Return in a sentence what became of a default sandbox that has ended; None where none has."""
+    if record is None or record.status not in {"Expired", "Failed"}:
+        return None
+    why = _ENDED.get(record.reason or "") or record.message or "it ended."
+    return f"Your previous default sandbox is gone, with its files: {why.removeprefix('The sandbox ')}"
+
+
+def forgotten(record: SandboxRecord | None) -> str | None:
+    """Return in a sentence what the sandbox lost when it was resumed; None where it never was suspended."""
+    if record is None or record.resumed is None:
+        return None
+    return (
+        f"The sandbox was suspended and resumed at {rfc3339(record.resumed)}: its workspace's files are kept, but "
+        "runs, processes and the variables of contexts from before are gone."
+    )

@@ -1,4 +1,4 @@
-"""The operator's picture of its namespaces: parsed objects, from watch events, answers to writes and full lists.
+"""The operator's cache of the objects in its namespaces, from watch events, answers to writes and full lists.
 
 Since every answer to a write goes in at once, the operator sees its own writes and never creates an object twice for
 want of an event.
@@ -57,7 +57,8 @@ class Kept:
 
 
 def _pack(parsed: Sandbox | Pod) -> bytes:
-    return parsed.model_dump_json(by_alias=True, exclude_unset=True).encode()
+    # By name: what is nested in a pod is not in the model.
+    return parsed.model_dump_json(exclude_unset=True).encode()
 
 
 class Store:
@@ -110,8 +111,7 @@ class Store:
 
     def members(self, namespace: str, pool: str) -> list[Sandbox]:
         """Return the unclaimed Sandboxes that carry a pool's label."""
-        found = (self.sandbox(namespace, name) for name in self._members.get((namespace, pool), ()))
-        return [sandbox for sandbox in found if sandbox is not None]
+        return [found for name in self._members.get((namespace, pool), ()) if (found := self.sandbox(namespace, name))]
 
     def count_members(self, namespace: str, pool: str) -> int:
         """Return how many unclaimed Sandboxes carry a pool's label."""
@@ -125,11 +125,11 @@ class Store:
                 if kept.open or not has_pod:
                     yield key
 
-    def pods_alone(self) -> Iterator[Pod]:
+    def orphaned_pods(self) -> Iterator[Pod]:
         """Return the pods whose Sandbox is not known."""
         for key in self.keys(resources.PODS):
-            alone = self._cache.get(key._replace(kind=resources.SANDBOXES.kind)) is None
-            if alone and (pod := self.pod(key.namespace, key.name)) is not None:
+            orphaned = self._cache.get(key._replace(kind=resources.SANDBOXES.kind)) is None
+            if orphaned and (pod := self.pod(key.namespace, key.name)) is not None:
                 yield pod
 
     def _get(self, kind: type[_T], resource: Resource, namespace: str, name: str) -> _T | None:

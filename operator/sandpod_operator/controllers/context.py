@@ -4,14 +4,14 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from sandpod_api.conditions import Reason
 from sandpod_kube.client import KubeClient
 from sandpod_kube.errors import DeniedError
+from sandpod_kube.workqueue import WorkQueue
 from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.controllers.nodes import Nodes
-from sandpod_operator.controllers.workqueue import WorkQueue
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.model.actions import Emit
 from sandpod_operator.model.observed import Kernel, PoolBackoff, Refusal
@@ -45,14 +45,12 @@ class State:
 
     def trim(self, sandboxes: AbstractSet[str], pods: AbstractSet[str], pools: AbstractSet[str]) -> None:
         """Drop what is kept about objects whose uids are not among these."""
-        kept: list[tuple[dict[str, Any], AbstractSet[str]]]
-        kept = [(self.refusals, sandboxes), (self.kernels, pods), (self.backoffs, pools)]
-        for known, uids in kept:
-            for uid in known.keys() - uids:
-                del known[uid]
+        self.refusals = {uid: refusal for uid, refusal in self.refusals.items() if uid in sandboxes}
+        self.kernels = {uid: kernel for uid, kernel in self.kernels.items() if uid in pods}
+        self.backoffs = {uid: backoff for uid, backoff in self.backoffs.items() if uid in pools}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Context:
     """The parts of one operator process."""
 
@@ -89,14 +87,4 @@ class Context:
         store = Store(metrics.count_claim)
         queue = WorkQueue(clock=clock, backoff_min=settings.backoff_min, backoff_max=settings.backoff_max)
         metrics.queue_depth.set_function(lambda: len(queue))
-        return cls(
-            cluster=cluster,
-            settings=settings,
-            metrics=metrics,
-            clock=clock,
-            emit=emit,
-            store=store,
-            state=State(),
-            nodes=Nodes(cluster),
-            queue=queue,
-        )
+        return cls(cluster, settings, metrics, clock, emit, store, State(), Nodes(cluster), queue)

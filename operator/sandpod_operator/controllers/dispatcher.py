@@ -1,7 +1,4 @@
-"""Takes in what is seen and wakes whoever depends on it; full lists repair what a watch has lost.
-
-It decides only who has to look again.
-"""
+"""Takes in what is seen and wakes whoever depends on it; full lists repair what a watch has lost."""
 
 import asyncio
 import logging
@@ -43,7 +40,7 @@ class Dispatcher:
                 self._context.line(key.namespace).pod_left()
 
     def _has_ended(self, key: Key) -> bool:
-        """Return whether it is a pod that a quota counts no more, as far as anybody waits for that."""
+        """Return whether it is a pod that a quota no longer counts, as far as anybody waits for that."""
         if key.kind != resources.PODS.kind or self._context.line(key.namespace).is_empty():
             return False
         pod = self._store.pod(key.namespace, key.name)

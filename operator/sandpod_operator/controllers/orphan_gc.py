@@ -28,7 +28,7 @@ class OrphanCollector:
     async def sweep(self) -> None:
         """Delete the pods that have been without a Sandbox for long enough, if the API server says the same."""
         now = self._context.clock()
-        pods = (pod for pod in self._context.store.pods_alone() if not pod.deleting)
+        pods = (pod for pod in self._context.store.orphaned_pods() if not pod.deleting)
         keys = (Key(resources.PODS.kind, pod.metadata.namespace, pod.metadata.name) for pod in pods)
         self._suspects = {key: self._suspects.get(key, now) for key in keys}
         grace = self._context.settings.orphan_grace

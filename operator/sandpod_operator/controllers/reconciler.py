@@ -1,31 +1,38 @@
 """Observe, plan, apply, record: the same for every cause, be it an event, a due date or a resync."""
 
 import asyncio
+import secrets
 import time
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, find, is_true
-from sandpod_api.types import Sandbox
+from sandpod_api.types import Sandbox, SandboxPool
 from sandpod_kube import resources
 from sandpod_kube.errors import ClusterError, ConflictError, DeniedError, NotFoundError
 from sandpod_kube.resources import Key, key_of
 from sandpod_operator.cache.object_cache import Store
-from sandpod_operator.controllers import observer
 from sandpod_operator.controllers.context import QUOTA, Context
 from sandpod_operator.controllers.dispatcher import Dispatcher
-from sandpod_operator.manifests.pod import found_open
+from sandpod_operator.manifests.pod import find_profile, found_open
+from sandpod_operator.manifests.security import host_users_setting, opened_by
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan
-from sandpod_operator.planning.policies import plan_namespace, plan_template
+from sandpod_operator.model.observed import ObservedPool, ObservedSandbox, PoolBackoff
+from sandpod_operator.planning.network_policies import is_closed, plan_namespace, plan_template
 from sandpod_operator.planning.pool import PoolPlan, plan_pool
-from sandpod_operator.planning.sandbox import plan_sandbox
+from sandpod_operator.planning.sandbox import plan_sandbox, wants_pod
+from sandpod_operator.status import lifetime
 from sandpod_operator.status.failures import clean
 from sandpod_operator.status.sandbox import is_final
 
 # A refusal or a conflict changes what is seen; after the second of them in a row the queue's back-off takes over.
 _PASSES: Final = 3
+# Without vowels and look-alikes, as Kubernetes' own: no words, no confusion.
+_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
+_SUFFIX: Final = 8
 
 
 class Reconciler:
@@ -35,21 +42,20 @@ class Reconciler:
     """
 
     def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
-        self._context, self._cluster, self._dispatcher = context, context.cluster, dispatcher
+        self._context, self._store, self._cluster = context, context.store, context.cluster
+        self._dispatcher = dispatcher
 
     async def reconcile(self, key: Key) -> datetime | None:
         """Work on one key, and return when to look again at the latest; None means when something happens.
 
         Raises ClusterError: the API server did not answer, or refused something that should work.
         """
-        start = time.monotonic()
-        result = "error"
-        metrics = self._context.metrics
+        start, result, metrics = time.monotonic(), "error", self._context.metrics
         try:
             due = await self._passes(key)
             result = "ok"
         except ClusterError:
-            self._context.line(key.namespace).failed(self._context.store.uid_of(key))
+            self._context.line(key.namespace).failed(self._store.uid_of(key))
             raise
         finally:
             metrics.reconciles.labels(key.kind, result).inc()
@@ -67,24 +73,73 @@ class Reconciler:
         raise ClusterError("the state changed during every pass")
 
     async def _plan(self, key: Key, now: datetime) -> Plan:
-        """Return what is to be done about an object; nothing once it is gone."""
-        context, settings = self._context, self._context.settings
+        store, (namespace, name) = self._store, key[1:]
         match key.kind:
             case resources.SANDBOXES.kind:
-                sandbox = await observer.observe_sandbox(context, key, now)
-                return plan_sandbox(sandbox, settings, now) if sandbox is not None else Plan()
+                sandbox = store.sandbox(namespace, name)
+                return await self._plan_sandbox(sandbox, now) if sandbox is not None else Plan()
             case resources.POOLS.kind:
-                pool = observer.observe_pool(context, key)
-                return plan_pool(pool, settings, now) if pool is not None else Plan()
+                if (pool := store.pool(namespace, name)) is not None:
+                    return self._plan_pool(pool, key, now)
+                self._context.metrics.forget_pool(namespace, name)
+                self._context.line(namespace).forget_pool(key)
+                return Plan()
             case resources.TEMPLATES.kind:
-                template = context.store.template(key.namespace, key.name)
-                policies = observer.policies_of(context, key)
-                return plan_template(template, policies) if template is not None else Plan()
+                template = store.template(namespace, name)
+                return plan_template(template, store.policies(namespace)) if template is not None else Plan()
             case _:
-                widening = observer.find_all_widening(context, key.namespace)
-                context.metrics.set_widening(key.namespace, {policy.metadata.name for policy in widening})
-                closed = observer.is_closed(context, key.namespace)
-                return plan_namespace(key.namespace, closed=closed, widening=widening)
+                templates = {each.name for each in store.keys(resources.TEMPLATES, namespace)}
+                plan = plan_namespace(namespace, list(store.policies(namespace)), templates)
+                found = {action.metadata.name for action in plan.actions if isinstance(action, Emit)}
+                self._context.metrics.set_widening(namespace, found)
+                return plan
+
+    async def _plan_sandbox(self, sandbox: Sandbox, now: datetime) -> Plan:
+        """Return what is to be done about a Sandbox; where the quota is full, one that wants a pod joins the line."""
+        context, store, state, settings = self._context, self._store, self._context.state, self._context.settings
+        namespace, uid = sandbox.metadata.namespace, sandbox.metadata.uid
+        found = store.pod(namespace, sandbox.metadata.name)
+        pod = found if found is not None and found.metadata.owned_by(uid) else None
+        template = store.template(namespace, sandbox.spec.template_ref.name)
+        profile = find_profile(sandbox, template) if template is not None and found is None else None
+        observed = ObservedSandbox(
+            sandbox=sandbox,
+            pod=pod,
+            name_taken=found is not None and pod is None,
+            template=template,
+            refusal=state.refusals.get(uid),
+            closed=is_closed(namespace, store.policy(namespace, names.POLICY_DENY_ALL)),
+            kernel=state.kernels.get(pod.metadata.uid) if pod is not None else None,
+            open_allowed=settings.allow_open_network,
+            opened=opened_by(profile, template, settings) if template is not None and profile is not None else None,
+        )
+        if pod is not None and pod.node_name is not None and _has_to_compare(observed):
+            # Once for each pod, and not for each node: nodes restart.
+            state.kernels[pod.metadata.uid] = kernel = await context.nodes.kernel(pod.node_name)
+            observed = replace(observed, kernel=kernel)
+        spec = template.spec if template is not None and pod is None else None
+        if spec and host_users_setting(spec, default=settings.host_users) is None:
+            observed = replace(observed, user_namespaces=await context.nodes.give_user_namespaces(spec))
+        held = context.line(namespace).held(sandbox, wants=wants_pod(observed, settings, now))
+        return plan_sandbox(observed if held is None else replace(observed, refusal=held), settings, now)
+
+    def _plan_pool(self, pool: SandboxPool, key: Key, now: datetime) -> PoolPlan:
+        context, uid = self._context, pool.metadata.uid
+        # By uid, since the pool may have been made anew.
+        owned = (s for s in context.store.members(*key[1:]) if s.metadata.owned_by(uid))
+        observed = ObservedPool(
+            pool=pool,
+            members=tuple(s for s in owned if s.metadata.deletion_timestamp is None),
+            template=context.store.template(key.namespace, pool.spec.template_ref.name),
+            # Not by secrets.choice: names need not be of even odds, and many are drawn for each event of a pool.
+            suffixes=tuple(
+                "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in secrets.token_bytes(_SUFFIX))
+                for _ in range(context.settings.pool_burst)
+            ),
+            backoff=context.state.backoffs.get(uid, PoolBackoff()),
+            neighbours=context.line(key.namespace).neighbours(key),
+        )
+        return plan_pool(observed, context.settings, now)
 
     def _record_pool(self, plan: PoolPlan) -> None:
         """Remember how a pool's sandboxes did, what it has, and what it gave up."""
@@ -117,10 +172,8 @@ class Reconciler:
                 return await self._create(action)
             case Apply(resource=resource, manifest=manifest):
                 self._dispatcher.saw(resource, await self._cluster.apply(resource, manifest))
-            case PatchStatus() | Patch():
-                return await self._patch(action)
-            case Delete():
-                return await self._delete(action)
+            case PatchStatus() | Patch() | Delete():
+                return await self._change(action)
         return True
 
     async def _create(self, action: Create) -> bool:
@@ -131,7 +184,7 @@ class Reconciler:
             return action.may_exist or await self._look_again(action.resource, key)
         except DeniedError as error:
             labels = action.manifest["metadata"].get("labels") or {}
-            owner = self._context.store.sandbox(key.namespace, labels.get(names.LABEL_SANDBOX, ""))
+            owner = self._store.sandbox(key.namespace, labels.get(names.LABEL_SANDBOX, ""))
             if owner is None:
                 raise  # Not a sandbox's pod or volume: a pool's sandbox, which only wrong rights or an old CRD refuse.
             if action.resource is resources.PODS and QUOTA in error.message:
@@ -147,39 +200,30 @@ class Reconciler:
             self._context.line(key.namespace).let_in(owner_uid)
         return True
 
-    async def _patch(self, action: Patch | PatchStatus) -> bool:
-        resource, key = action.resource, action.key
-        before = self._context.store.sandbox(key.namespace, key.name)
+    async def _change(self, action: PatchStatus | Patch | Delete) -> bool:
+        resource, key, metadata = action.resource, action.key, action.metadata
+        before = None
         try:
-            if isinstance(action, PatchStatus):
-                found = await self._cluster.patch_status(resource, key.namespace, key.name, action.status)
-            else:
-                found = await self._cluster.patch(resource, key.namespace, key.name, action.change)
+            match action:
+                case PatchStatus():
+                    before = self._store.sandbox(*key[1:]) if resource is resources.SANDBOXES else None
+                    found = await self._cluster.patch_status(resource, *key[1:], action.status)
+                case Patch():
+                    found = await self._cluster.patch(resource, *key[1:], action.change)
+                case Delete():
+                    version = {"resourceVersion": metadata.resource_version} if action.unchanged else {}
+                    found = await self._cluster.delete(resource, *key[1:], {"uid": metadata.uid, **version})
         except NotFoundError:
-            self._dispatcher.lost(key)
-            return False
+            self._dispatcher.lost(key, metadata.uid)
+            return isinstance(action, Delete)
         except ConflictError:
             return await self._look_again(resource, key)
-        self._dispatcher.saw(resource, found)
-        if isinstance(action, PatchStatus) and resource is resources.SANDBOXES and before is not None:
-            record_status(self._context.metrics, before, self._context.store)
-        return True
-
-    async def _delete(self, action: Delete) -> bool:
-        key, metadata = action.key, action.metadata
-        version = {"resourceVersion": metadata.resource_version} if action.unchanged else {}
-        preconditions = {"uid": metadata.uid, **version}
-        try:
-            answer = await self._cluster.delete(action.resource, key.namespace, key.name, preconditions)
-        except NotFoundError:
+        if not isinstance(action, Delete) or found.get("kind") == resource.kind:
+            self._dispatcher.saw(resource, found)  # One that is deleted may still be going.
+        elif resource is not resources.PODS:  # Quotas count a pod until its event has come.
             self._dispatcher.lost(key, metadata.uid)
-            return True
-        except ConflictError:
-            return await self._look_again(action.resource, key)
-        if answer.get("kind") == action.resource.kind:
-            self._dispatcher.saw(action.resource, answer)  # It is still going.
-        elif action.resource is not resources.PODS:  # Quotas count a pod until its event has come.
-            self._dispatcher.lost(key, metadata.uid)
+        if before is not None:
+            record_status(self._context.metrics, before, self._store)
         return True
 
     async def _look_again(self, resource: resources.Resource, key: Key) -> bool:
@@ -188,18 +232,25 @@ class Reconciler:
         return False
 
 
+def _has_to_compare(observed: ObservedSandbox) -> bool:
+    """Return whether the pod has reported which kernel it sees, and nobody has compared that with its node's."""
+    pod, template, status = observed.pod, observed.template, observed.sandbox.status
+    if status.start_time is not None and is_true(status.conditions, ConditionType.KERNEL_ISOLATED):
+        return False
+    wanted = template is not None and template.spec.runtime_class_name is not None
+    return wanted and pod is not None and pod.kernel != "" and observed.kernel is None
+
+
 def record_status(metrics: Metrics, before: Sandbox, store: Store) -> None:
     """Count what the status of a Sandbox, as it was before a write and is now in the store, says is new."""
     after = store.sandbox(before.metadata.namespace, before.metadata.name)
     if after is None:
         return
     old, new = before.status, after.status
-    resumed = find(new.conditions, ConditionType.SUSPENDED)
-    begun = resumed.last_transition_time if resumed is not None else after.metadata.creation_timestamp
-    if old.start_time is None and new.start_time is not None and begun is not None:
-        of_pool = names.LABEL_POOL in after.metadata.labels
-        origin = "resume" if resumed is not None else "pool" if of_pool else "direct"
-        metrics.start_seconds.labels(origin).observe(max(0.0, (new.start_time - begun).total_seconds()))
+    seconds, resumed = lifetime.start_seconds(after, new)
+    if old.start_time is None and seconds is not None:
+        origin = "resume" if resumed else "pool" if names.LABEL_POOL in after.metadata.labels else "direct"
+        metrics.start_seconds.labels(origin).observe(seconds)
         if origin == "direct" and (pool := _pool_missed(store, after)):
             metrics.count_claim(after.metadata.namespace, pool, origin)
     if is_final(new.conditions) and not is_final(old.conditions):

@@ -15,10 +15,6 @@ from sandpod_operator.metrics import Metrics
 from sandpod_operator.settings import OperatorSettings
 
 
-class AddressError(Exception):
-    """The HTTP server can't listen; the text says where and what to do."""
-
-
 class Health:
     """What is known of the operator's own state."""
 
@@ -45,11 +41,9 @@ class Health:
 
     def trouble(self) -> str | None:
         """Return what is wrong, or None. A replica that waits is healthy."""
-        now = self._monotonic()
-        late = [n for n, beat in self._beats.items() if now - beat > self._settings.heartbeat_timeout]
-        if not late:
-            return None
-        return f"no watch event for {self._settings.heartbeat_timeout:g} s in {', '.join(sorted(late))}"
+        limit = self._settings.heartbeat_timeout
+        late = sorted(namespace for namespace in self._beats if self._age(namespace) > limit)
+        return f"no watch event for {limit:g} s in {', '.join(late)}" if late else None
 
     @property
     def role(self) -> str:

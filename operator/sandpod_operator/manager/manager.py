@@ -1,14 +1,11 @@
-"""Composes the operator and keeps its parts running; when one ends, the process ends and Kubernetes restarts it.
-
-The only place where parts are joined. A standby only waits for the Lease.
-"""
+"""Composes the operator and keeps its parts running; when one ends, the process ends and Kubernetes restarts it."""
 
 import asyncio
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -25,7 +22,7 @@ from sandpod_operator.controllers.dispatcher import Dispatcher
 from sandpod_operator.controllers.orphan_gc import OrphanCollector
 from sandpod_operator.controllers.reconciler import Reconciler
 from sandpod_operator.manager.event_recorder import EventPoster
-from sandpod_operator.manager.health import AddressError, Health, create_app
+from sandpod_operator.manager.health import Health, create_app
 from sandpod_operator.manager.leader_election import Elector, build_heartbeat
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.settings import OperatorSettings
@@ -57,15 +54,13 @@ async def run(settings: OperatorSettings) -> int:
     cluster = KubeClient(
         configuration, manager="sandpod-operator", timeout=settings.request_timeout, on_write=metrics.count_write
     )
-    try:
-        if trouble := await find_trouble(cluster, settings):
+    server = web.AppRunner(create_app(health, metrics), access_log=None)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(cluster.close)
+        stack.push_async_callback(server.cleanup)
+        if trouble := await find_trouble(cluster, settings) or await _listen(server, settings):
             return _unusable(trouble)
-        async with _served(health, metrics, settings):
-            return await Operator(cluster=cluster, settings=settings, metrics=metrics, health=health, stop=stop).run()
-    except AddressError as error:
-        return _unusable(str(error))
-    finally:
-        await cluster.close()
+        return await Operator(cluster=cluster, settings=settings, metrics=metrics, health=health, stop=stop).run()
 
 
 def _unusable(text: str) -> int:
@@ -95,20 +90,15 @@ async def find_trouble(cluster: KubeClient, settings: OperatorSettings) -> str |
     return None
 
 
-@asynccontextmanager
-async def _served(health: Health, metrics: Metrics, settings: OperatorSettings) -> AsyncIterator[None]:
-    """Serve health and metrics over HTTP."""
-    runner = web.AppRunner(create_app(health, metrics), access_log=None)
+async def _listen(server: web.AppRunner, settings: OperatorSettings) -> str | None:
+    """Serve health and metrics over HTTP, and return why that is impossible, or None."""
     host, port = settings.http_host, settings.http_port
-    await runner.setup()
+    await server.setup()
     try:
-        try:
-            await web.TCPSite(runner, host, port).start()
-        except OSError as error:
-            raise AddressError(f"can't listen on {host}:{port} ({error.strerror}); set another http_port") from error
-        yield
-    finally:
-        await runner.cleanup()
+        await web.TCPSite(server, host, port).start()
+    except OSError as error:
+        return f"can't listen on {host}:{port} ({error.strerror}); set another http_port"
+    return None
 
 
 class Operator:
@@ -150,12 +140,11 @@ class Operator:
     async def _acquired(self) -> bool:
         waiting = asyncio.create_task(self._elector.acquire())
         stopped = asyncio.create_task(self._stop.wait())
-        await asyncio.wait({waiting, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        acquired = waiting.done()
+        done, _ = await asyncio.wait({waiting, stopped}, return_when=asyncio.FIRST_COMPLETED)
         await _cancel({waiting, stopped})
-        if acquired:
+        if waiting in done:
             waiting.result()  # An election that broke is not one that was won.
-        return acquired
+        return waiting in done
 
     async def _work(self, lease: asyncio.Task[None]) -> int:
         ready, end_watch = asyncio.Event(), asyncio.Event()

@@ -1,5 +1,6 @@
-"""Builds the pods of Sandboxes: the same input gives the same manifest. What locks a pod down is in `security`."""
+"""Builds pods, volume claims and warm Sandboxes: equal input, equal manifest. What locks a pod is in `security`."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from typing import Any, Final
@@ -11,7 +12,6 @@ from sandpod_api.templates import NetworkProfile, SandboxTemplate
 from sandpod_api.types import Sandbox, SandboxPool
 from sandpod_kube import resources
 from sandpod_operator.manifests import security
-from sandpod_operator.manifests.probes import probes
 from sandpod_operator.settings import OperatorSettings
 
 SERVE_COMMAND: Final = (*names.RUNNER_COMMAND, "serve")
@@ -36,6 +36,45 @@ def child_metadata(
         "namespace": owner.metadata.namespace,
         "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY, **labels},
         "ownerReferences": [{**reference, "controller": True, "blockOwnerDeletion": False}],
+    }
+
+
+def template_hash(template: SandboxTemplate) -> str:
+    """Return a short hash of all that a template says; warm sandboxes with another one are out of date."""
+    text = json.dumps(template.spec.to_wire(), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def build_warm_sandbox(pool: SandboxPool, template: SandboxTemplate, suffix: str) -> dict[str, Any]:
+    """Return a Sandbox that waits in the pool; the claim patch takes it out by removing the owner reference."""
+    labels = {
+        names.LABEL_TEMPLATE: template.metadata.name,
+        names.LABEL_POOL: pool.metadata.name,
+        names.LABEL_STATE: names.STATE_WARM,
+    }
+    metadata = child_metadata(names.child_name(pool.metadata.name, suffix), resources.POOLS, pool, labels)
+    return {
+        **resources.SANDBOXES.header,
+        "metadata": {**metadata, "annotations": {names.ANNOTATION_TEMPLATE_HASH: template_hash(template)}},
+        "spec": {
+            "templateRef": {"name": template.metadata.name},
+            # Should the template be gone one day, the Sandbox says that its files outlive its pod.
+            **({"workspace": workspace.to_wire()} if (workspace := template.spec.workspace).persistent else {}),
+        },
+    }
+
+
+def build_volume_claim(sandbox: Sandbox, workspace: Workspace) -> dict[str, Any]:
+    """Return the volume claim of a persistent workspace; it lives as long as the Sandbox."""
+    name = names.volume_claim_name(sandbox.metadata.name, sandbox.metadata.uid)
+    return {
+        **resources.VOLUME_CLAIMS.header,
+        "metadata": child_metadata(name, resources.SANDBOXES, sandbox, {names.LABEL_SANDBOX: sandbox.metadata.name}),
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": workspace.size}},
+            **({"storageClassName": workspace.storage_class_name} if workspace.storage_class_name else {}),
+        },
     }
 
 
@@ -67,11 +106,10 @@ def build_pod(
 ) -> dict[str, Any]:
     """Return the pod of a sandbox; with `user_namespaces` its nodes can give it a user namespace of its own."""
     spec = template.spec
-    host_users = security.host_users(spec, default=settings.host_users, possible=user_namespaces)
-    own_users = host_users is False
+    own_users = security.has_own_users(spec, default=settings.host_users, possible=user_namespaces)
     first = _init_containers(sandbox, template, settings)
     optional = {
-        "hostUsers": host_users,
+        "hostUsers": False if own_users else None,  # true means the same as none, and the admission policy refuses it
         "runtimeClassName": spec.runtime_class_name,
         "nodeSelector": spec.node_selector or None,
         "tolerations": [{k: v for k, v in t.to_wire().items() if v} for t in spec.tolerations] or None,
@@ -142,11 +180,7 @@ def _main_container(sandbox: Sandbox, template: SandboxTemplate, environment: li
 
 
 def _init_containers(sandbox: Sandbox, template: SandboxTemplate, settings: OperatorSettings) -> list[dict[str, Any]]:
-    """Return the init containers.
-
-    One copies the runner for an image without it, into a folder that the sandbox can only read. One reports which
-    kernel the pod sees, before any code of a caller runs.
-    """
+    """Return what copies the runner, if the image has none, and reports the kernel before any caller's code runs."""
     brings = brings_runner(template)
     runner = {
         **_container(sandbox, template, names.RUNNER_CONTAINER, ("sh", "-c", _BRING)),
@@ -173,7 +207,7 @@ def _environment(
 ) -> list[dict[str, Any]]:
     spec, workspace = template.spec, workspace_of(sandbox, template)
     values = {
-        names.ENV_PROBES: ",".join(probes(template, profile, settings)),
+        names.ENV_PROBES: ",".join(security.probes(template, profile, settings)),
         names.ENV_PROBE_INTERVAL: str(settings.probe_interval or ""),
         names.ENV_PREIMPORT: ",".join(spec.preimport),
         names.ENV_OPEN_FILES: str(spec.limits.open_files),

@@ -1,15 +1,37 @@
-"""What locks a sandbox's pod down. The one file that an auditor reads.
+"""What locks a sandbox's pod down, and the addresses that its runner tries in vain. The one file that an auditor reads.
 
-It applies to every pod, without exceptions and without options: nothing here depends on a template, except the user
+The lock applies to every pod, without exceptions and options: nothing of it depends on a template, except the user
 namespace and AppArmor, which not every cluster and runtime has. It is Pod Security's `restricted` and more.
 """
 
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any, Final
 
-from sandpod_api.templates import AppArmorProfile, SandboxTemplateSpec
+from sandpod_api.templates import AppArmorProfile, NetworkProfile, SandboxTemplate, SandboxTemplateSpec
+from sandpod_operator.settings import OperatorSettings
 
 UID: Final = 1000
 """The uid, gid and fsGroup of everything in a sandbox: numeric, so that the kubelet can check it is not root."""
+_USER: Final = {"runAsNonRoot": True, "runAsUser": UID, "runAsGroup": UID, "seccompProfile": {"type": "RuntimeDefault"}}
+NODE_IP: Final = "$(NODE_IP)"
+"""In an address: Kubernetes puts the node's own there."""
+_KUBELET_PORT: Final = 10250
+# Where clouds tell machines and pods who they are, credentials among it.
+METADATA: Final = (
+    "169.254.169.254:80",  # nearly all clouds
+    "[fd00:ec2::254]:80",  # Amazon EC2 over IPv6
+    "[fd20:ce::254]:80",  # Google over IPv6
+    "169.254.169.252:988",  # Google: GKE's own metadata server on each node
+    "169.254.170.2:80",  # Amazon ECS: credentials of tasks
+    "169.254.170.23:80",  # Amazon EKS: credentials of pods
+    "[fd00:ec2::23]:80",  # the same over IPv6
+    "168.63.129.16:80",  # Azure: the host's agent
+    "100.100.100.200:80",  # Alibaba
+    "169.254.0.23:80",  # Tencent
+    "169.254.42.42:80",  # Scaleway
+    "[fd00:42::42]:80",  # the same over IPv6
+    "192.0.0.192:80",  # Oracle Cloud Classic
+)
 
 
 def pod_security_context(app_armor: AppArmorProfile | None = None, *, own_users: bool = False) -> dict[str, Any]:
@@ -21,11 +43,8 @@ def pod_security_context(app_armor: AppArmorProfile | None = None, *, own_users:
     return {
         **({"appArmorProfile": app_armor.to_wire()} if app_armor is not None else {}),
         **({"supplementalGroupsPolicy": "Strict"} if own_users else {}),
-        "runAsNonRoot": True,
-        "runAsUser": UID,
-        "runAsGroup": UID,
+        **_USER,
         "fsGroup": UID,
-        "seccompProfile": {"type": "RuntimeDefault"},
     }
 
 
@@ -36,10 +55,7 @@ def container_security_context() -> dict[str, Any]:
         "capabilities": {"drop": ["ALL"]},
         "privileged": False,
         "readOnlyRootFilesystem": True,
-        "runAsNonRoot": True,
-        "runAsUser": UID,
-        "runAsGroup": UID,
-        "seccompProfile": {"type": "RuntimeDefault"},
+        **_USER,
     }
 
 
@@ -79,10 +95,50 @@ def host_users_setting(spec: SandboxTemplateSpec, *, default: bool | None) -> bo
     return spec.host_users if spec.host_users is not None or spec.runtime_class_name is not None else default
 
 
-def host_users(spec: SandboxTemplateSpec, *, default: bool | None, possible: bool) -> bool | None:
-    """Return the pod's `hostUsers` by what is set for it, and by what is possible on its nodes.
-
-    False, or None where the pod shares the node's: true means the same, and the admission policy refuses it.
-    """
+def has_own_users(spec: SandboxTemplateSpec, *, default: bool | None, possible: bool) -> bool:
+    """Return whether the pod gets a user namespace of its own, by what is set and by what is possible on its nodes."""
     setting = host_users_setting(spec, default=default)
-    return False if setting is False or (setting is None and possible) else None
+    return setting is False or (setting is None and possible)
+
+
+def probes(template: SandboxTemplate, profile: NetworkProfile, settings: OperatorSettings) -> list[str]:
+    """Return as host:port what a sandbox must fail to reach before it is handed out, for its runner to try from inside.
+
+    That is API server, node, metadata services, another pod, DNS, and what the administrator adds.
+    A profile opens none of them but the DNS it asks for. The other pod is left out where a profile of the template
+    names its address, since the sandbox may be put under that one.
+    """
+    dns = "" if profile.dns else settings.cluster_dns
+    peer = "" if any(opens(each, settings.peer) for each in template.spec.network_profiles) else settings.peer
+    more = (part.strip() for part in settings.more_probes.split(","))
+    wanted = (settings.api_server, f"{NODE_IP}:{_KUBELET_PORT}", *METADATA, peer, dns, *more)
+    return [address for address in wanted if address]
+
+
+def opened_by(profile: NetworkProfile, template: SandboxTemplate, settings: OperatorSettings) -> str | None:
+    """Return the first of these addresses that a profile opens by its own rules, or None.
+
+    Network plugins learn of a policy some time after a pod may have looked, so what is known is not left to a look. A
+    node's own address is known only once the pod has a node; that is left to the runner.
+    """
+    if settings.allow_open_network:
+        return None
+    return next((each for each in probes(template, profile, settings) if opens(profile, each)), None)
+
+
+def opens(profile: NetworkProfile, address: str) -> bool:
+    """Return whether a profile's rules open an address; for a host name that is not known."""
+    host, _, port = address.rpartition(":")
+    try:
+        found = ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    rules = (rule for rule in profile.egress if not rule.ports or port in map(str, rule.ports))
+    return any(_within(r.cidr, found) and not any(_within(cidr, found) for cidr in r.except_cidrs) for r in rules)
+
+
+def _within(cidr: str, address: IPv4Address | IPv6Address) -> bool:
+    try:
+        return address in ip_network(cidr, strict=False)
+    except ValueError:
+        return False  # The API server takes no policy with it either.

@@ -31,10 +31,8 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What concerns one object, as it was seen."""
-
     resource: Resource
-    metadata: ObjectMeta
+    metadata: ObjectMeta  # as it was seen
 
     @property
     def key(self) -> Key:

@@ -3,10 +3,9 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from sandpod_api.conditions import Reason
-from sandpod_api.fields import ObjectMeta
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
 from sandpod_kube.resources import Key
 from sandpod_operator.model.pod import Pod
@@ -31,12 +30,6 @@ class Kernel(NamedTuple):
     boot_id: str = ""
     release: str = ""  # as `uname -r` says it
 
-    @classmethod
-    def of_node(cls, manifest: dict[str, Any]) -> Self:
-        """Return the kernel of a Node object."""
-        info = (manifest.get("status") or {}).get("nodeInfo") or {}
-        return cls(str(info.get("bootID", "")), str(info.get("kernelVersion", "")))
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
@@ -55,13 +48,6 @@ class Neighbours:
     wait_for_node: bool = False  # whether other pools have sandboxes that no node takes
     nodes_yield_until: datetime | None = None  # until then no sandbox of a pool may wait for a node, since claims do
     gives_to: Key | None = None  # for whom the pool has to give a warm sandbox up now
-
-
-class Widening(NamedTuple):
-    """A policy that opens something to sandbox pods and is not one of Sandpod's."""
-
-    metadata: ObjectMeta
-    directions: tuple[str, ...]  # ingress, egress, or both
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

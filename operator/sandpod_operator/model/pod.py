@@ -1,9 +1,8 @@
-"""The part of a pod that Sandpod reads. Every pod is parsed into this at the edge."""
+"""The part of a pod that Sandpod reads, without the nesting. Every pod is parsed into this at the edge."""
 
-from collections.abc import Iterator
-from datetime import datetime
+from typing import Any
 
-from pydantic import Field
+from pydantic import AliasPath, Field
 
 from sandpod_api.base import ObservedModel, Timestamp
 from sandpod_api.fields import ObjectMeta
@@ -18,20 +17,14 @@ class StateDetail(ObservedModel):
     message: str = ""
 
 
-class ContainerState(ObservedModel):
-    """At most one of these is set."""
-
-    waiting: StateDetail | None = None
-    terminated: StateDetail | None = None
-
-
 class ContainerStatus(ObservedModel):
     """What the kubelet reports about a container."""
 
     name: str = ""
     ready: bool = False
     started: bool | None = None
-    state: ContainerState = ContainerState()
+    waiting: StateDetail | None = Field(None, validation_alias=AliasPath("state", "waiting"))
+    terminated: StateDetail | None = Field(None, validation_alias=AliasPath("state", "terminated"))
 
 
 class PodCondition(ObservedModel):
@@ -44,79 +37,55 @@ class PodCondition(ObservedModel):
     last_transition_time: Timestamp | None = None
 
 
-class PodStatus(ObservedModel):
-    """What scheduler and kubelet report."""
-
-    phase: str = ""
-    reason: str = ""
-    message: str = ""
-    host_ip: str = Field("", alias="hostIP")
-    conditions: list[PodCondition] = Field(default_factory=list)
-    container_statuses: list[ContainerStatus] = Field(default_factory=list)
-    init_container_statuses: list[ContainerStatus] = Field(default_factory=list)
-
-
-class Variable(ObservedModel):
-    """A variable of a container's environment; one from elsewhere has no value here."""
-
-    name: str = ""
-    value: str = ""
-
-
 class PodContainer(ObservedModel):
     """A container as specified."""
 
     name: str = ""
     image: str | None = None
-    env: list[Variable] = Field(default_factory=list)
-
-
-class PodSpec(ObservedModel):
-    """Where it runs, and what."""
-
-    node_name: str | None = None
-    dns_policy: str = ""
-    containers: list[PodContainer] = Field(default_factory=list)
+    env: list[dict[str, Any]] = Field(default_factory=list)
 
 
 class Pod(ObservedModel):
-    """A sandbox's pod."""
+    """A sandbox's pod: what was asked for, and what scheduler and kubelet report."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
+    node_name: str | None = Field(None, validation_alias=AliasPath("spec", "nodeName"))
+    dns_policy: str = Field("", validation_alias=AliasPath("spec", "dnsPolicy"))
+    containers: list[PodContainer] = Field(default_factory=list, validation_alias=AliasPath("spec", "containers"))
+    phase: str = Field("", validation_alias=AliasPath("status", "phase"))
+    reason: str = Field("", validation_alias=AliasPath("status", "reason"))
+    message: str = Field("", validation_alias=AliasPath("status", "message"))
+    host_ip: str = Field("", validation_alias=AliasPath("status", "hostIP"))
+    conditions: list[PodCondition] = Field(default_factory=list, validation_alias=AliasPath("status", "conditions"))
+    container_statuses: list[ContainerStatus] = Field([], validation_alias=AliasPath("status", "containerStatuses"))
+    init_statuses: list[ContainerStatus] = Field([], validation_alias=AliasPath("status", "initContainerStatuses"))
 
     @property
-    def container(self) -> ContainerStatus:
+    def container_status(self) -> ContainerStatus:
         """What the kubelet reports about the sandbox's container; nothing at first."""
-        return next((c for c in self.status.container_statuses if c.name == CONTAINER), ContainerStatus())
+        return next((c for c in self.container_statuses if c.name == CONTAINER), ContainerStatus())
 
     @property
     def terminated(self) -> StateDetail | None:
         """How the container ended, if it did."""
-        return self.container.state.terminated
-
-    def _init_ends(self) -> Iterator[tuple[str, StateDetail]]:
-        """Return the names and ends of those init containers that have ended."""
-        for status in self.status.init_container_statuses:
-            if status.state.terminated is not None:
-                yield status.name, status.state.terminated
+        return self.container_status.terminated
 
     @property
-    def not_prepared(self) -> StateDetail | None:
+    def failed_init(self) -> StateDetail | None:
         """How an init container failed, if one did: the sandbox's own never starts then."""
-        return next((end for _, end in self._init_ends() if end.exit_code != 0), None)
+        ends = (status.terminated for status in self.init_statuses)
+        return next((end for end in ends if end is not None and end.exit_code != 0), None)
 
     @property
     def kernel(self) -> str:
         """What the sandbox reports about the kernel that it sees, unparsed; empty until then."""
-        ends = (end for name, end in self._init_ends() if name == KERNEL_CONTAINER and end.exit_code == 0)
-        return next((end.message for end in ends), "")
+        ends = (status.terminated for status in self.init_statuses if status.name == KERNEL_CONTAINER)
+        return next((end.message for end in ends if end is not None and end.exit_code == 0), "")
 
     @property
     def waiting(self) -> StateDetail | None:
         """Why the container does not run yet, if it waits; where an init container waits, why that does."""
-        states = [status.state.waiting for status in (*self.status.init_container_statuses, self.container)]
+        states = [status.waiting for status in (*self.init_statuses, self.container_status)]
         return next((waiting for waiting in states if waiting is not None), None)
 
     @property
@@ -125,14 +94,14 @@ class Pod(ObservedModel):
         return self.metadata.labels.get(LABEL_NETWORK, NETWORK_NONE)
 
     @property
-    def asked(self) -> PodContainer:
+    def container_spec(self) -> PodContainer:
         """The sandbox's container as specified."""
-        return next((c for c in self.spec.containers if c.name == CONTAINER), PodContainer())
+        return next((c for c in self.containers if c.name == CONTAINER), PodContainer())
 
     @property
     def ended(self) -> bool:
         """Whether it has ended, however; it never starts again."""
-        return self.status.phase in {"Succeeded", "Failed"} or self.terminated is not None
+        return self.phase in {"Succeeded", "Failed"} or self.terminated is not None
 
     @property
     def deleting(self) -> bool:
@@ -142,7 +111,7 @@ class Pod(ObservedModel):
     @property
     def started(self) -> bool:
         """Whether its startup probe has passed: the runner has probed its isolation and takes runs."""
-        return self.container.started is True and self.terminated is None
+        return self.container_status.started is True and self.terminated is None
 
     @property
     def ready(self) -> bool:
@@ -154,11 +123,11 @@ class Pod(ObservedModel):
         """
         if not self.started or self.ended:
             return False
-        return not self.container.ready or self.is_true("Ready")
+        return not self.container_status.ready or self.is_true("Ready")
 
     def condition(self, kind: str) -> PodCondition | None:
         """Return the pod's condition of that type, or None."""
-        return next((c for c in self.status.conditions if c.type == kind), None)
+        return next((c for c in self.conditions if c.type == kind), None)
 
     def is_true(self, kind: str) -> bool:
         """Return whether the pod's condition of that type is there and True."""
@@ -166,9 +135,4 @@ class Pod(ObservedModel):
 
     def variable(self, name: str) -> str:
         """Return a variable of the sandbox's container, empty where it has none of that name."""
-        return next((v.value for v in self.asked.env if v.name == name), "")
-
-    def ready_since(self) -> datetime | None:
-        """Return when it became ready."""
-        ready = self.condition("Ready")
-        return ready.last_transition_time if ready is not None and ready.status == "True" else None
+        return next((str(each.get("value") or "") for each in self.container_spec.env if each.get("name") == name), "")

@@ -5,25 +5,28 @@ keep their place for a growing time, and `PoolBackoff` bounds how many are under
 template costs little. What is left to others while quota or nodes are full is in `quota.line`.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from sandpod_api import names
-from sandpod_api.conditions import ConditionType, Reason, find
-from sandpod_api.types import Sandbox, SandboxPool
+from sandpod_api.conditions import ConditionType, Reason, find, is_true, merge
+from sandpod_api.types import Sandbox, SandboxPool, SandboxPoolStatus
 from sandpod_kube.resources import POOLS, SANDBOXES, Key
-from sandpod_operator.manifests.children import build_warm_sandbox, template_hash
-from sandpod_operator.model.actions import Action, Create, PatchStatus, Plan
+from sandpod_operator.manifests.pod import build_warm_sandbox, template_hash
+from sandpod_operator.model.actions import Action, Create, Emit, PatchStatus, Plan
 from sandpod_operator.model.observed import FIRST, ObservedPool, PoolBackoff, Share
-from sandpod_operator.planning.events import pool_events
-from sandpod_operator.planning.sandbox import delete_sandbox, earliest, whole_status
+from sandpod_operator.planning.sandbox import changed, delete_sandbox, earliest, whole_status
 from sandpod_operator.settings import OperatorSettings
-from sandpod_operator.status.pool import compute_pool_status, is_stuck, is_warm, lacks_node, lacks_quota
+from sandpod_operator.status.failures import MAX_MESSAGE, Cause, cause, clean
 from sandpod_operator.status.sandbox import is_final
 
 # Not the template's fault: replaced at once, however often.
 _BAD_LUCK = frozenset({Reason.NODE_LOST, Reason.EVICTED})
+_PASSING = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.START_RETRIED, Reason.OPEN_NETWORK_ALLOWED})
+_ORDER = "Free places go to claims first, then to the pool with the smallest share of its replicas."
+_CLAIMS_FIRST = "Claimed sandboxes are waiting for a node and go first."
 # Counts change with every claim; an autoscaler looks every 15 seconds.
 _STATUS_EVERY = timedelta(seconds=1)
 
@@ -77,8 +80,8 @@ class _Pass:
         others = [m for m in fresh if not is_warm(m)]
         good = [m.metadata.name for m in fresh if is_warm(m)]
         # Not those that the quota refused: they say nothing of the template.
-        bad = [m.metadata.name for m in others if is_stuck(m) and not lacks_quota(m)]
-        backoff = observed.backoff.after(self._template, good=good, bad=bad, refused=any(map(lacks_quota, others)))
+        bad = [m.metadata.name for m in others if _is_stuck(m) and not _lacks_quota(m)]
+        backoff = observed.backoff.after(self._template, good=good, bad=bad, refused=any(map(_lacks_quota, others)))
         given, unplaced = self._given(kept), self._unplaced(kept)
         if given:  # What replaces it must not find its place before whom it was given up for.
             backoff = replace(backoff, window=1)
@@ -87,21 +90,21 @@ class _Pass:
             room = self._allowed(kept) - len(kept)
             may_begin = self._may_begin(others, len(bad), backoff)
             actions += self._creations(min(self._spec.replicas - len(fresh), room, may_begin))
-        guilty = any(m.status.reason not in _BAD_LUCK for m in failed)
-        status = list(self._status_actions())
-        written = self._now if status else observed.backoff.status_written
-        failures = 0 if good else observed.backoff.failures + guilty
+        status = _status(observed, self._now)
+        reported = list(self._status_actions(status))
+        written = self._now if reported else observed.backoff.status_written
+        failures = 0 if good else observed.backoff.failures + any(m.status.reason not in _BAD_LUCK for m in failed)
         return PoolPlan(
             pool=observed.pool,
-            actions=(*actions, *status),
+            actions=(*actions, *reported),
             due=self._due(),
-            ready=sum(is_warm(m) for m in observed.members),
+            ready=status.ready_replicas,
             backoff=replace(backoff, failures=failures, status_written=written),
             share=Share(
                 key=Key(POOLS.kind, observed.pool.metadata.namespace, observed.pool.metadata.name),
                 wanted=self._spec.replicas,
                 ready=sum(is_warm(m) for m in kept),
-                unscheduled=sum(lacks_node(m) for m in kept),
+                unscheduled=sum(_lacks_node(m) for m in kept),
             ),
             gives_to=observed.neighbours.gives_to if given else None,
         )
@@ -136,14 +139,13 @@ class _Pass:
         return gone
 
     def _allowed(self, members: Sequence[Sandbox]) -> int:
-        """Return how many sandboxes the pool may have."""
         updating = any(m.metadata.name in self._stale for m in members)
         replicas = self._spec.replicas
         return replicas + (min(self._spec.update_strategy.max_surge, replicas) if updating else 0)
 
     def _may_begin(self, others: Sequence[Sandbox], bad: int, backoff: PoolBackoff) -> int:
         """Return how many sandboxes the pool may create now, judging by its up-to-date ones that are not ready."""
-        waiting, under_way = sum(map(lacks_node, others)), len(others) - bad
+        waiting, under_way = sum(map(_lacks_node, others)), len(others) - bad
         if not backoff.proven:
             under_way += bad - waiting
         limits = [backoff.window - under_way]
@@ -167,7 +169,7 @@ class _Pass:
     def _unplaced(self, members: Sequence[Sandbox]) -> list[Sandbox]:
         """Return the sandboxes that leave the scheduler's queue to others."""
         most = self._may_wait()
-        waiting = sorted((m for m in members if lacks_node(m)), key=lambda m: m.metadata.name)
+        waiting = sorted((m for m in members if _lacks_node(m)), key=lambda m: m.metadata.name)
         return waiting[most:] if most is not None else []
 
     def _given(self, members: Sequence[Sandbox]) -> list[Sandbox]:
@@ -181,12 +183,13 @@ class _Pass:
             for suffix in self._observed.suffixes[: max(0, count)]:
                 yield Create(SANDBOXES, build_warm_sandbox(self._observed.pool, template, suffix))
 
-    def _status_actions(self) -> Iterator[Action]:
+    def _status_actions(self, status: SandboxPoolStatus) -> Iterator[Action]:
         pool = self._observed.pool
-        status = compute_pool_status(self._observed, self._now)
         if status != pool.status and not self._too_soon():
             yield PatchStatus(POOLS, pool.metadata, whole_status(status))
-            yield from pool_events(pool, status)
+            progress = changed(status, pool.status, ConditionType.PROGRESSING, "message")
+            if progress is not None and progress.reason == Reason.POOL_BLOCKED:
+                yield Emit(POOLS, pool.metadata, progress.reason, progress.message, "Warning")
 
     def _too_soon(self) -> bool:
         written = self._observed.backoff.status_written
@@ -204,3 +207,61 @@ class _Pass:
 def _without(members: Sequence[Sandbox], gone: Sequence[Sandbox]) -> list[Sandbox]:
     names_gone = {m.metadata.name for m in gone}
     return [m for m in members if m.metadata.name not in names_gone]
+
+
+def is_warm(sandbox: Sandbox) -> bool:
+    """Return whether a pool's sandbox can be claimed."""
+    return is_true(sandbox.status.conditions, ConditionType.READY)
+
+
+def _is_stuck(sandbox: Sandbox) -> bool:
+    ready = find(sandbox.status.conditions, ConditionType.READY)
+    return ready is not None and ready.status != "True" and ready.reason not in _PASSING
+
+
+def _lacks_quota(sandbox: Sandbox) -> bool:
+    return sandbox.status.reason == Reason.QUOTA_EXCEEDED
+
+
+def _lacks_node(sandbox: Sandbox) -> bool:
+    return sandbox.status.reason == Reason.UNSCHEDULABLE
+
+
+def _status(observed: ObservedPool, now: datetime) -> SandboxPoolStatus:
+    pool, ready = observed.pool, sum(map(is_warm, observed.members))
+    full, blocked, filling = ready >= pool.spec.replicas, _blocked(observed, now), cause(Reason.POOL_FILLING)
+    if full:
+        available = progressing = cause(Reason.POOL_FULL)
+    else:
+        available = filling if ready else blocked or cause(Reason.POOL_EMPTY)
+        progressing = blocked or filling
+    found = [
+        available.condition(ConditionType.AVAILABLE, status=full or ready > 0),
+        progressing.condition(ConditionType.PROGRESSING, status=not full and blocked is None),
+    ]
+    return SandboxPoolStatus(
+        replicas=len(observed.members),
+        ready_replicas=ready,
+        selector=f"{names.LABEL_POOL}={pool.metadata.name},{names.LABEL_STATE}={names.STATE_WARM}",
+        reason=None if full else progressing.reason,
+        conditions=merge(pool.status.conditions, found, now, pool.metadata.generation),
+        observed_generation=pool.metadata.generation,
+    )
+
+
+def _blocked(observed: ObservedPool, now: datetime) -> Cause | None:
+    """Return what prevents warm sandboxes from starting: the most common reason among them, with its message."""
+    if observed.template is None:
+        name = observed.pool.spec.template_ref.name
+        return Cause(Reason.POOL_BLOCKED, f"SandboxTemplate {name!r} does not exist in this namespace.")
+    stuck = sorted((m for m in observed.members if _is_stuck(m)), key=lambda m: m.metadata.name)
+    reasons = [ready for m in stuck if (ready := find(m.status.conditions, ConditionType.READY)) is not None]
+    if reasons:
+        commonest = Counter(ready.reason for ready in reasons).most_common(1)[0][0]
+        message = next(ready.message for ready in reasons if ready.reason == commonest)
+        order = f" {_ORDER}" if commonest == Reason.QUOTA_EXCEEDED else ""
+        return Cause(Reason.POOL_BLOCKED, clean(f"{commonest}: {message[: MAX_MESSAGE - 200]}{order}"))
+    yields = observed.neighbours.nodes_yield_until
+    if yields is not None and now < yields and observed.backoff.window == 1:
+        return Cause(Reason.POOL_BLOCKED, f"{Reason.UNSCHEDULABLE}: {_CLAIMS_FIRST}")
+    return None

@@ -1,27 +1,32 @@
-"""Decides what to do about a Sandbox: its pod, its status, its end."""
+"""Decides what to do about a Sandbox: its pod, its status, its end.
+
+An Event is made where the status changes, so that a restart of the operator repeats none.
+"""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sandpod_api import names
-from sandpod_api.base import ApiModel
-from sandpod_api.conditions import ConditionType, Reason, find, is_true
+from sandpod_api.base import ApiModel, rfc3339
+from sandpod_api.conditions import Condition, ConditionType, Reason, find, is_true
 from sandpod_api.templates import NetworkProfile, SandboxTemplate
-from sandpod_api.types import Sandbox
+from sandpod_api.types import Sandbox, SandboxPoolStatus, SandboxStatus
 from sandpod_kube.resources import PODS, POLICIES, SANDBOXES, VOLUME_CLAIMS
-from sandpod_operator.manifests.children import build_volume_claim
-from sandpod_operator.manifests.network_policies import build_deny_all
-from sandpod_operator.manifests.pod import build_pod, find_profile, workspace_of
+from sandpod_operator.manifests.pod import build_pod, build_volume_claim, find_profile, workspace_of
 from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan
 from sandpod_operator.model.observed import ObservedSandbox
-from sandpod_operator.planning.events import idle_suspended, sandbox_events
+from sandpod_operator.planning.network_policies import build_deny_all
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status import lifetime
 from sandpod_operator.status.network import to_relabel
 from sandpod_operator.status.sandbox import compute_status, is_final, is_over
 
 _PASSING = frozenset({Reason.POD_PENDING, Reason.STARTING})
+# Reasons for not being ready that need nothing done.
+_QUIET = _PASSING | {Reason.SUSPENDED, Reason.TTL_EXPIRED, Reason.IDLE_TIMEOUT}
+_Status = SandboxStatus | SandboxPoolStatus
 _TRIED_ANEW = frozenset({Reason.START_RETRIED, Reason.OPEN_NETWORK_ALLOWED})
 
 
@@ -53,9 +58,13 @@ def earliest(times: Iterable[datetime | None], now: datetime) -> datetime | None
     return min((time for time in times if time is not None and time > now), default=None)
 
 
-class _Pass:
-    """One look at a Sandbox."""
+def changed(new: _Status, old: _Status, kind: ConditionType, what: str) -> Condition | None:
+    """Return the new condition of that type; None if there is none or its `what`, such as reason, is the same."""
+    now, was = find(new.conditions, kind), find(old.conditions, kind)
+    return now if was is None or now is None or getattr(now, what) != getattr(was, what) else None
 
+
+class _Pass:
     def __init__(self, observed: ObservedSandbox, settings: OperatorSettings, now: datetime) -> None:
         self._observed, self._settings, self._now = observed, settings, now
         self._sandbox, self._pod = observed.sandbox, observed.pod
@@ -71,7 +80,10 @@ class _Pass:
         if idle is not None and idle <= self._now and not self._over:
             # Nothing but that, for what was seen: the answer wakes the next pass, which ends the pod.
             suspend = Patch(SANDBOXES, self._sandbox.metadata, spec={"operatingMode": "Suspended"})
-            return Plan(actions=(suspend, idle_suspended(self._sandbox, self._status.expires_at)))
+            end, limit = self._status.expires_at, self._sandbox.spec.lifetime.idle_timeout
+            until = f" until {rfc3339(end)}, when its ttl ends" if end is not None else ""
+            text = f"Idle for {limit} s, so it is suspended. Its files are kept{until}."
+            return Plan(actions=(suspend, Emit(SANDBOXES, self._sandbox.metadata, Reason.IDLE_TIMEOUT, text)))
         # A status is written before the pod goes, so that whoever loses the pod can read why.
         return Plan(actions=(*self._make_pod(), *self._write_status(), *self._change_pod()), due=self._due())
 
@@ -102,7 +114,31 @@ class _Pass:
     def _write_status(self) -> Iterator[Action]:
         if self._status != self._sandbox.status and not self._passing():
             yield PatchStatus(SANDBOXES, self._sandbox.metadata, whole_status(self._status))
-            yield from sandbox_events(self._sandbox, self._status)
+            yield from self._events()
+
+    def _events(self) -> Iterator[Emit]:
+        sandbox, new, old = self._sandbox, self._status, self._sandbox.status
+        emit, differs = partial(Emit, SANDBOXES, sandbox.metadata), partial(changed, new, old)
+        if None not in {old.network, new.network} and old.network != new.network:
+            yield emit("NetworkChanged", f"Network profile {new.network!r} has replaced {old.network!r}.")
+        network = differs(ConditionType.NETWORK_APPLIED, "message")
+        if network is not None and network.status == "False" and network.reason != Reason.APPLYING:
+            yield emit(network.reason, network.message, "Warning")
+        if is_true(new.conditions, ConditionType.READY) and not is_true(old.conditions, ConditionType.READY):
+            seconds, resumed = lifetime.start_seconds(sandbox, new)
+            took = "" if seconds is None else f", {round(seconds)} s after it was {'resumed' if resumed else 'created'}"
+            yield emit("Ready", f"{new.pod_name} accepts runs on {new.node_name}{took}.")
+        if sandbox.spec.claim is not None and old.phase == "Warm":
+            until = f" and ends at {rfc3339(new.expires_at)} unless it is used before" if new.expires_at else ""
+            yield emit("Claimed", f"It was claimed from its pool{until}.")
+        if (suspended := differs(ConditionType.SUSPENDED, "status")) is not None:
+            yield emit(suspended.reason, suspended.message)
+        trouble = differs(ConditionType.READY, "reason")
+        if trouble is not None and trouble.status == "False" and trouble.reason not in _QUIET:
+            yield emit(trouble.reason, trouble.message, "Warning")
+        expired = differs(ConditionType.EXPIRED, "status")
+        if expired is not None and expired.status == "True":
+            yield emit(expired.reason, expired.message)
 
     def _change_pod(self) -> Iterator[Action]:
         if self._pod is None:

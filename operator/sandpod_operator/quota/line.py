@@ -18,12 +18,13 @@ what is larger than the whole quota. A claim that no node takes waits here too, 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 
 from sandpod_api import names
 from sandpod_api.conditions import Reason
 from sandpod_api.types import Sandbox
 from sandpod_kube.resources import POOLS, SANDBOXES, Key
+from sandpod_kube.workqueue import WorkQueue
 from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.model.observed import Neighbours, Refusal, Share
 from sandpod_operator.settings import OperatorSettings
@@ -38,13 +39,6 @@ GIVES_AGAIN: Final = timedelta(seconds=60)  # before the next gift to somebody w
 NODES_YIELD: Final = timedelta(seconds=10)
 _MAX_DOUBLINGS: Final = 6
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class Wakes(Protocol):
-    """Has keys worked on, soon or at some time."""
-
-    def add(self, key: Key) -> None: ...  # noqa: D102
-    def add_at(self, key: Key, date: datetime) -> None: ...  # noqa: D102
 
 
 @dataclass(kw_only=True, slots=True)
@@ -68,7 +62,13 @@ class Line:
     """
 
     def __init__(
-        self, namespace: str, *, store: Store, queue: Wakes, settings: OperatorSettings, clock: Callable[[], datetime]
+        self,
+        namespace: str,
+        *,
+        store: Store,
+        queue: WorkQueue,
+        settings: OperatorSettings,
+        clock: Callable[[], datetime],
     ) -> None:
         self._namespace, self._store, self._queue = namespace, store, queue
         self._settings, self._clock = settings, clock
@@ -202,14 +202,12 @@ class Line:
         return waiter
 
     def _leave(self, uid: str) -> None:
-        """Remove a sandbox that no longer waits, whatever it waited for."""
         if (waiter := self._whose.pop(uid, None)) is not None:
             del waiter.sandboxes[uid]
             if not waiter.sandboxes:
                 del self._waiters[waiter.key]
 
     def _pass_on(self, waiter: Waiter) -> None:
-        """End a turn."""
         if self._all_refused():
             self._begin_round()  # Time was the sign of room.
         waiter.refused = True
@@ -244,7 +242,6 @@ class Line:
         return 0, waiter.since.timestamp(), waiter.key
 
     def _turn(self) -> Key | None:
-        """Return the sandbox that may try for a place now, if any."""
         now = self._clock()
         queue = self._for_quota() if now >= self._rests_until else []
         asked = [waiter for waiter in queue if not waiter.refused] or (queue if now >= self._next_round else [])

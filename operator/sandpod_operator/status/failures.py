@@ -1,8 +1,4 @@
-"""Why a pod does not work, in Sandpod's reasons: read from what kubelet, scheduler and runner report.
-
-Messages from elsewhere (a registry, the scheduler, the runner) are cleaned and shortened here before they become part
-of a status.
-"""
+"""Why a pod does not work, in Sandpod's reasons: read from what kubelet, scheduler and runner report."""
 
 import re
 from typing import Final, NamedTuple, Self
@@ -95,23 +91,22 @@ def end_of(pod: Pod, *, was_ready: bool) -> Cause | None:
     """Return why the pod has ended, or None while it has not. One that was never ready has not started."""
     if not pod.ended:
         return None
-    if (found := taken(pod)) is not None:
+    if (found := disruption(pod)) is not None:
         return found
     if pod.terminated is not None:
         return _end_of_container(pod.terminated, was_ready=was_ready)
-    if (failed := pod.not_prepared) is not None:
+    if (failed := pod.failed_init) is not None:
         return start_failed(failed.message or f"the runner could not be copied, exit code {failed.exit_code}.")
-    return cause(Reason.POD_FAILED if was_ready else Reason.START_FAILED, pod.status.message or pod.status.reason)
+    return cause(Reason.POD_FAILED if was_ready else Reason.START_FAILED, pod.message or pod.reason)
 
 
-def taken(pod: Pod) -> Cause | None:
+def disruption(pod: Pod) -> Cause | None:
     """Return what removed the pod, if it did not end by itself."""
-    status = pod.status
-    if status.reason == "Evicted":
-        return cause(Reason.EVICTED, status.message)
-    if status.reason in _NODE_GONE:
-        return cause(Reason.NODE_LOST, status.message)
-    if status.reason == "DeadlineExceeded":
+    if pod.reason == "Evicted":
+        return cause(Reason.EVICTED, pod.message)
+    if pod.reason in _NODE_GONE:
+        return cause(Reason.NODE_LOST, pod.message)
+    if pod.reason == "DeadlineExceeded":
         return cause(Reason.POD_FAILED, "it reached its activeDeadlineSeconds.")
     disrupted = pod.condition("DisruptionTarget")
     if disrupted is not None and disrupted.status == "True":
@@ -143,12 +138,11 @@ def runtime_fault(pod: Pod) -> str | None:
 
     None where nothing failed, where something of the pod ran and ended, and where the next pod would fail as this one.
     """
-    end = pod.terminated or pod.not_prepared
-    if end is not None:
-        said = end.message if end.reason in _NEVER_RAN else ""
-    else:
-        said = pod.waiting.message if pod.waiting is not None and pod.waiting.reason in _RUNTIME else ""
-    return said if said and taken(pod) is None and RUNNER_HOME not in said and not _LASTING.search(said) else None
+    end = pod.terminated or pod.failed_init
+    detail, reasons = (end, _NEVER_RAN) if end is not None else (pod.waiting, _RUNTIME)
+    fault = detail.message if detail is not None and detail.reason in reasons else ""
+    lasting = RUNNER_HOME in fault or _LASTING.search(fault)
+    return fault if fault and not lasting and disruption(pod) is None else None
 
 
 def obstacle(pod: Pod) -> Cause | None:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, Reason, find
-from sandpod_api.types import Sandbox
+from sandpod_api.types import Sandbox, SandboxStatus
 
 _CLOCK_SKEW = timedelta(seconds=60)
 
@@ -94,3 +94,12 @@ def shown(sandbox: Sandbox, now: datetime, *, suspends: bool) -> tuple[datetime 
 def suspend_at(sandbox: Sandbox, now: datetime, *, suspends: bool) -> datetime | None:
     """Return when the sandbox is to be suspended if it is not used before, or None if it never is."""
     return idle_end(sandbox, now) if suspends and sandbox.spec.operating_mode == "Running" else None
+
+
+def start_seconds(sandbox: Sandbox, status: SandboxStatus) -> tuple[float | None, bool]:
+    """Return the seconds that a start took, if it is known, and whether it was a resume."""
+    resumed = find(status.conditions, ConditionType.SUSPENDED)
+    begun = resumed.last_transition_time if resumed is not None else sandbox.metadata.creation_timestamp
+    if begun is None or status.start_time is None:
+        return None, resumed is not None
+    return max(0.0, (status.start_time - begun).total_seconds()), resumed is not None

@@ -1,11 +1,11 @@
 """Whether a sandbox's network is closed, which profile its pod is under, and whether another can take its place.
 
-A runner that reaches what it must not reach ends itself and says so, when it starts and whenever it looks again. Where
+A runner that reaches what it must not reach ends itself and says so, when it starts and whenever it probes again. Where
 the operator is set to allow that, a new pod is created whose runner serves anyway: the condition says False as
 long as that pod exists.
 
-A pod's profile is its label, by which policies select it, so a change is a change of that label. The runner looks again
-only minutes later, so a profile that opens an address that it must not reach is refused here.
+A pod's profile is its label, by which policies select it, so a change is a change of that label. The runner probes
+again only minutes later, so a profile that opens an address that it must not reach is refused here.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from sandpod_api import names
 from sandpod_api.conditions import Condition, ConditionType, Reason, find
 from sandpod_api.templates import NetworkProfile
 from sandpod_operator.manifests.pod import find_profile, found_open
-from sandpod_operator.manifests.probes import NODE_IP, opens
+from sandpod_operator.manifests.security import NODE_IP, opens
 from sandpod_operator.model.observed import ObservedSandbox
 from sandpod_operator.model.pod import Pod
 from sandpod_operator.status.failures import Cause, cause, network_open
@@ -68,7 +68,7 @@ def _refusal(observed: ObservedSandbox, pod: Pod) -> Cause | None:
 
 def _hindrance(profile: NetworkProfile, pod: Pod) -> str | None:
     """Return what prevents a profile of the template from being in force in a pod that started with another."""
-    if profile.dns and pod.spec.dns_policy == "None":
+    if profile.dns and pod.dns_policy == "None":
         return f"{profile.name!r} has DNS, which a pod can get only at its start: create another Sandbox."
     opened = next((address for address in probed(pod) if opens(profile, address)), None)
     return None if opened is None else _opens_forbidden(profile.name, opened)
@@ -81,7 +81,7 @@ def _opens_forbidden(profile: str, address: str) -> str:
 def probed(pod: Pod) -> Iterator[str]:
     """Return the addresses that the pod's runner tried in vain, as host:port."""
     for address in filter(None, pod.variable(names.ENV_PROBES).split(",")):
-        yield address.replace(NODE_IP, pod.status.host_ip)
+        yield address.replace(NODE_IP, pod.host_ip)
 
 
 def network_isolated(observed: ObservedSandbox) -> Condition:

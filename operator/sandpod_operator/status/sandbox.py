@@ -17,18 +17,8 @@ from sandpod_api import names
 from sandpod_api.conditions import Condition, ConditionType, Reason, find, is_true, merge
 from sandpod_api.types import Phase, SandboxStatus
 from sandpod_operator.model.observed import Kernel, ObservedSandbox
-from sandpod_operator.status import lifetime
-from sandpod_operator.status.failures import (
-    FINAL,
-    Cause,
-    cause,
-    clean,
-    end_of,
-    obstacle,
-    runtime_fault,
-    taken,
-    workspace_lost,
-)
+from sandpod_operator.status import failures, lifetime
+from sandpod_operator.status.failures import Cause, cause
 from sandpod_operator.status.network import allowed_anew, forbidden, network_applied, network_isolated, refused_at_start
 
 
@@ -36,7 +26,7 @@ def compute_status(observed: ObservedSandbox, now: datetime) -> SandboxStatus:
     """Return the status that the Sandbox should have at this time, in whole seconds."""
     observed = _current(observed)
     old, pod = observed.sandbox.status, observed.pod
-    conditions = merge(old.conditions, _conditions(observed, now), now)
+    conditions = merge(old.conditions, _conditions(observed, now), now, observed.sandbox.metadata.generation)
     ready = find(conditions, ConditionType.READY)
     last = old if is_over(conditions) else SandboxStatus()
     used, expires = lifetime.shown(observed.sandbox, now, suspends=observed.suspends)
@@ -45,8 +35,8 @@ def compute_status(observed: ObservedSandbox, now: datetime) -> SandboxStatus:
         reason=ready.reason if ready is not None and ready.status != "True" else None,
         conditions=conditions,
         pod_name=pod.metadata.name if pod else last.pod_name,
-        node_name=pod.spec.node_name if pod else last.node_name,
-        image=pod.asked.image if pod else last.image,
+        node_name=pod.node_name if pod else last.node_name,
+        image=pod.container_spec.image if pod else last.image,
         network=pod.network if pod else last.network,
         retried_pod=_retried_pod(observed, ready),
         volume_claim=_volume_claim(observed, conditions),
@@ -69,7 +59,7 @@ def _current(observed: ObservedSandbox) -> ObservedSandbox:
 def is_final(conditions: list[Condition]) -> bool:
     """Return whether the sandbox has ended by itself, for good."""
     ready = find(conditions, ConditionType.READY)
-    return ready is not None and ready.status == "False" and ready.reason in FINAL
+    return ready is not None and ready.status == "False" and ready.reason in failures.FINAL
 
 
 def is_over(conditions: list[Condition]) -> bool:
@@ -78,7 +68,6 @@ def is_over(conditions: list[Condition]) -> bool:
 
 
 def _conditions(observed: ObservedSandbox, now: datetime) -> list[Condition]:
-    generation = observed.sandbox.metadata.generation
     ready, expires = ready_condition(observed, now), expired(observed, now)
     # Once it is over its pod goes, and that is no news: the status that said why, and what was found, stay as they are.
     over = is_over([ready, expires])
@@ -92,7 +81,7 @@ def _conditions(observed: ObservedSandbox, now: datetime) -> list[Condition]:
         expires,
         suspended(observed),
     ]
-    return [c.model_copy(update={"observed_generation": generation}) for c in found if c is not None]
+    return [condition for condition in found if condition is not None]
 
 
 def pod_scheduled(observed: ObservedSandbox, ended: Cause | None = None) -> Condition:
@@ -102,7 +91,7 @@ def pod_scheduled(observed: ObservedSandbox, ended: Cause | None = None) -> Cond
         return (ended or no_pod(observed)).condition(kind, status=False)
     if pod.is_true("PodScheduled"):
         return cause(Reason.SCHEDULED).condition(kind, status=True)
-    if (stuck := obstacle(pod)) is not None and stuck.reason == Reason.UNSCHEDULABLE:
+    if (stuck := failures.obstacle(pod)) is not None and stuck.reason == Reason.UNSCHEDULABLE:
         return stuck.condition(kind, status=False)
     what = "a node and its volume" if observed.persistent else "a node"
     return Cause(Reason.POD_PENDING, f"The pod is waiting for {what}.").condition(kind, status=False)
@@ -162,7 +151,9 @@ def _compare(reported: str, node: Kernel | None) -> tuple[bool | None, Cause]:
         return False, cause(Reason.KERNEL_SHARED, "its report of its kernel is invalid.")
     if seen.boot_id == node.boot_id if seen.boot_id else seen.release == node.release:
         return False, cause(Reason.KERNEL_SHARED, f"{node.release}{', by its boot id' if seen.boot_id else ''}.")
-    return True, Cause(Reason.PROBED, clean(f"The sandbox sees kernel {seen.release}, its node runs {node.release}."))
+    return True, Cause(
+        Reason.PROBED, failures.clean(f"The sandbox sees kernel {seen.release}, its node runs {node.release}.")
+    )
 
 
 def ready_condition(observed: ObservedSandbox, now: datetime) -> Condition:
@@ -187,19 +178,18 @@ def _again(observed: ObservedSandbox) -> Cause | None:
     pod, old = observed.pod, observed.sandbox.status
     if (allowed := allowed_anew(observed)) is not None and not is_final(old.conditions):
         return allowed
-    said = runtime_fault(pod) if pod is not None and old.retried_pod in {None, pod.metadata.uid} else None
-    if said is None or observed.was_ready or is_final(old.conditions):
+    fault = failures.runtime_fault(pod) if pod is not None and old.retried_pod in {None, pod.metadata.uid} else None
+    if fault is None or observed.was_ready or is_final(old.conditions):
         return None
-    return cause(Reason.START_RETRIED, said)
+    return cause(Reason.START_RETRIED, fault)
 
 
 def _lost(observed: ObservedSandbox) -> Cause | None:
-    """Return how its pod ended or disappeared, if it did."""
     pod, was_ready = observed.pod, observed.was_ready
-    end = end_of(pod, was_ready=was_ready) if pod is not None else None
+    end = failures.end_of(pod, was_ready=was_ready) if pod is not None else None
     if end is None and was_ready and (pod is None or pod.deleting):
         # Who deletes it for a reason says so first: a drain, the scheduler, a node that is given up.
-        reported = taken(pod) if pod is not None else None
+        reported = failures.disruption(pod) if pod is not None else None
         return reported or cause(Reason.NODE_LOST, "its pod was deleted, and its files with it.")
     if end is None and was_ready and pod is not None and pod.started and not pod.ready:
         return cause(Reason.NODE_LOST, "its node does not report it as ready.")
@@ -207,7 +197,6 @@ def _lost(observed: ObservedSandbox) -> Cause | None:
 
 
 def _starting(observed: ObservedSandbox) -> Cause | None:
-    """Return what it waits for, or None once it is ready."""
     pod = observed.pod
     if pod is None:
         return no_pod(observed)
@@ -217,13 +206,13 @@ def _starting(observed: ObservedSandbox) -> Cause | None:
     if pod.ready and not pod.deleting:
         pending = kernel is not None and kernel.reason == Reason.PROBE_PENDING
         return cause(Reason.STARTING, "its kernel is not known yet.") if pending else None
-    stuck = obstacle(pod)
+    stuck = failures.obstacle(pod)
     before = find(observed.sandbox.status.conditions, ConditionType.READY)
     if stuck is not None and before is not None and before.reason == stuck.reason == Reason.IMAGE_PULL_FAILED:
         # The kubelet's words alternate between the registry's answer and its own waiting: the first ones say most.
         return Cause(stuck.reason, before.message)
     if stuck is not None and observed.sandbox.status.volume_claim is not None:
-        stuck = workspace_lost(stuck) or stuck
+        stuck = failures.workspace_lost(stuck) or stuck
     return stuck or cause(Reason.STARTING)
 
 
@@ -252,7 +241,8 @@ def _start_time(observed: ObservedSandbox, conditions: list[Condition], now: dat
     begun = observed.sandbox.status.start_time
     if begun is not None or not is_true(conditions, ConditionType.READY):
         return begun
-    return (observed.pod.ready_since() if observed.pod else None) or now
+    since = observed.pod.condition("Ready") if observed.pod else None
+    return now if since is None or since.status != "True" else since.last_transition_time or now
 
 
 def _volume_claim(observed: ObservedSandbox, conditions: list[Condition]) -> str | None:

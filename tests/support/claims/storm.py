@@ -58,8 +58,8 @@ class Storm:
     ttl: int = 60
     idle_timeout: int = 20
     hold: float = 4.0  # most seconds until a caller releases what it holds: late claims of others still find it
-    kill_worker_every: float = 60.0
-    kill_operator_every: float = 180.0
+    kill_worker_every: int = 2_000  # tries, since on a busy machine it takes long to make the first
+    kill_operator_every: float = 180.0  # seconds
     say: Callable[[str], None] = field(default=lambda _: None)
 
 
@@ -168,7 +168,7 @@ async def _rage(crew: Crew, history: History, folder: Path, storm: Storm) -> Non
     await asyncio.to_thread(crew.start_operator)
     for number in range(storm.workers):
         crew.start_worker(number)
-    next_worker = time.monotonic() + storm.kill_worker_every
+    next_worker = storm.kill_worker_every
     next_operator = time.monotonic() + storm.kill_operator_every
     turn, last_said = 0, 0
     counter = TryCounter(folder)
@@ -176,9 +176,9 @@ async def _rage(crew: Crew, history: History, folder: Path, storm: Storm) -> Non
         now = time.monotonic()
         crew.check_workers()
         await asyncio.to_thread(crew.keep_operator)
-        if now > next_worker:
+        if tries > next_worker:
             await asyncio.to_thread(crew.start_worker, turn % storm.workers)
-            turn, next_worker = turn + 1, now + storm.kill_worker_every
+            turn, next_worker = turn + 1, tries + storm.kill_worker_every
         if now > next_operator:
             await asyncio.to_thread(crew.start_operator)
             next_operator = now + storm.kill_operator_every

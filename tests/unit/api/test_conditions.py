@@ -11,7 +11,6 @@ from sandpod_api.conditions import (
     ConditionStatus,
     ConditionType,
     Reason,
-    explain,
     find,
     is_true,
     merge,
@@ -27,19 +26,19 @@ def ready(status: ConditionStatus, *, since: datetime | None = None, reason: str
 
 def test_time_is_kept_while_the_status_is_the_same_though_the_reason_changes() -> None:
     old = [ready("False", since=EARLIER, reason="Starting")]
-    (merged,) = merge(old, [ready("False", reason="ImagePullFailed")], NOW)
-    assert (merged.last_transition_time, merged.reason) == (EARLIER, "ImagePullFailed")
+    (merged,) = merge(old, [ready("False", reason="ImagePullFailed")], NOW, 3)
+    assert (merged.last_transition_time, merged.reason, merged.observed_generation) == (EARLIER, "ImagePullFailed", 3)
 
 
 def test_time_is_now_when_the_status_changes_or_is_new() -> None:
-    assert merge([ready("False", since=EARLIER)], [ready("True")], NOW)[0].last_transition_time == NOW
-    assert merge([], [ready("True")], NOW)[0].last_transition_time == NOW
-    assert merge([ready("True")], [ready("True")], NOW)[0].last_transition_time == NOW
+    assert merge([ready("False", since=EARLIER)], [ready("True")], NOW, 3)[0].last_transition_time == NOW
+    assert merge([], [ready("True")], NOW, 3)[0].last_transition_time == NOW
+    assert merge([ready("True")], [ready("True")], NOW, 3)[0].last_transition_time == NOW
 
 
 def test_condition_that_is_not_computed_any_more_is_gone() -> None:
     gone = Condition(type=ConditionType.KERNEL_ISOLATED, status="Unknown", reason="ProbePending")
-    assert [c.type for c in merge([gone], [ready("True")], NOW)] == ["Ready"]
+    assert [c.type for c in merge([gone], [ready("True")], NOW, 3)] == ["Ready"]
 
 
 def test_condition_is_found_by_type() -> None:
@@ -81,4 +80,5 @@ def test_kubectl_explain_tells_all_of_them(kind: str) -> None:
     told = status["properties"]["conditions"]["items"]["properties"]
     lines = told["type"]["description"].splitlines() + told["reason"]["description"].splitlines()
     assert {f"{kind}: {meaning}" for kind, meaning in MEANINGS.items()} <= set(lines)
-    assert {f"{reason}: {explain(reason)}" for reason in Reason} <= set(lines)
+    advised = {f"{reason}: {reason.sentence} {advice}" for reason, advice in ADVICE.items()}
+    assert advised | {f"{reason}: {reason.sentence}" for reason in FINE} <= set(lines)

@@ -28,6 +28,10 @@ def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path, monk
         ("port: nine\n", "port"),
         ("limits: {code_bytes: 1}\n", "code_bytes"),
         ("tls: {cert: a}\n", "tls"),
+        ("port: [\n", "line 2"),
+        ("just words\n", "Settings are wrong"),
+        ("7\n", "Settings are wrong"),
+        ("host: \x01\n", "#x0001"),
     ],
 )
 def test_a_wrong_setting_is_named_in_one_sentence(tmp_path: Path, text: str, word: str) -> None:
@@ -36,6 +40,14 @@ def test_a_wrong_setting_is_named_in_one_sentence(tmp_path: Path, text: str, wor
     with pytest.raises(StartError, match=word) as raised:
         settings(config=config)
     assert "\n" not in raised.value.message
+
+
+def test_value_that_should_be_json_and_is_not_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StartError, match="allowed_hosts"):
+        settings("--allowed-hosts", "[")
+    monkeypatch.setenv("SANDPOD_LIMITS", "{")
+    with pytest.raises(StartError, match="limits"):
+        settings()
 
 
 def test_a_missing_settings_file_is_told(tmp_path: Path) -> None:

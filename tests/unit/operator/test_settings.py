@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from sandpod_operator.__main__ import read_settings
 from sandpod_operator.controllers.watches import create_settings
-from sandpod_operator.settings import OperatorSettings, load
+from sandpod_operator.settings import OperatorSettings
 
 
 def read(monkeypatch: pytest.MonkeyPatch, **values: str) -> OperatorSettings:
@@ -70,7 +70,8 @@ def test_settings_file_is_read_and_the_environment_takes_precedence(
     file = tmp_path / "config.yaml"
     file.write_text("namespaces: [a, b]\nretention: 1000000\nresync_interval: 60\n", encoding="utf-8")
     monkeypatch.setenv("SANDPOD_OPERATOR_RESYNC_INTERVAL", "90")
-    found = load(file)
+    found = read_settings(file)
+    assert found is not None
     assert (found.namespaces, found.retention, found.resync_interval) == (("a", "b"), 1_000_000, 90)
 
 

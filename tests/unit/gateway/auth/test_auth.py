@@ -157,6 +157,17 @@ def test_keys_have_the_toolsets_that_are_named(
     assert len(read_keys(path).keys) == 1
 
 
+@pytest.mark.parametrize("days", ["0", "36501", "9999999999"])
+def test_days_that_no_key_is_valid_for_are_refused(
+    days: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["sandpod", "keys", "create", "--user", "alice", "--days", days])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == cli.EXIT_REFUSED
+    assert "--days is 1 to 36500." in capsys.readouterr().err
+
+
 def test_key_file_with_an_unknown_toolset_is_refused(tmp_path: Path) -> None:
     _, entry = make_key(user="alice", name="a", days=None, now=NOW, tools=["core"])
     write(tmp_path / "keys.yaml", entry)

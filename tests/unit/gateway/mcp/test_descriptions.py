@@ -113,6 +113,19 @@ async def test_everything_that_a_text_names_exists(caller: Caller) -> None:
     assert named_in(texts["prompt"]) >= {"run_python_code", "read_run", "exit_code"}
 
 
+def steps_in(node: ast.AST) -> list[ast.expr]:
+    """Return what a node of a source says to do about a refusal: as an argument, or in a variable that becomes one."""
+    if isinstance(node, ast.keyword) and node.arg in {"next_step", "next"}:
+        return [node.value]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_refusal":
+        return node.args[1:2]
+    if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Tuple | ast.Name):
+        names = target.elts if isinstance(target, ast.Tuple) else [target]
+        values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+        return [value for name, value in zip(names, values, strict=False) if ast.unparse(name) == "step"]
+    return []
+
+
 @pytest.mark.claim("instructions")
 async def test_what_a_refusal_tells_to_call_exists(caller: Caller) -> None:
     known = await names_of(caller, await caller.client.list_tools())
@@ -121,9 +134,9 @@ async def test_what_a_refusal_tells_to_call_exists(caller: Caller) -> None:
         if path.parent.name == "backends":
             continue  # these also speak to administrators, of settings and conditions
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.keyword) and node.arg in {"next_step", "next"}:
-                texts = [part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant)]
-                told[f"{path.name}:{node.value.lineno}"] = named_in(" ".join(map(str, texts)))
+            for step in steps_in(node):
+                texts = [part.value for part in ast.walk(step) if isinstance(part, ast.Constant)]
+                told[f"{path.name}:{step.lineno}"] = named_in(" ".join(map(str, texts)))
     assert {"create_link", "list_sandboxes", "read_file", "write_file"} <= set().union(*told.values())
     # What is no single word is a command line, for administrators.
     unknown = {place: words for place, names in told.items() if (words := set(filter(str.isidentifier, names - known)))}

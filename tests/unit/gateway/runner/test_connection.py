@@ -47,7 +47,7 @@ async def test_output_and_end_reach_the_run_they_belong_to() -> None:
     stream, connection = await connect()
     sinks = {"a": Sink(), "b": Sink()}
     runs = [await connection.start_run(header(name), b"1", sink) for name, sink in sinks.items()]
-    assert connection.busy == 2
+    assert len(connection.runs) == 2
     stream.say({"t": "out", "run": "b", "stream": "stderr", "offset": 0}, b"B")
     stream.say({"t": "out", "run": "a", "stream": "stdout", "offset": 0}, b"A")
     stream.say({"t": "display", "run": "a", "mime": "image/png", "index": 0}, b"P")
@@ -57,7 +57,7 @@ async def test_output_and_end_reach_the_run_they_belong_to() -> None:
     assert [(await run.ended).outcome for run in runs] == ["ok", "ok"]
     assert sinks["a"].got == [("stdout", b"A"), ("display 0 image/png", b"P")]
     assert sinks["b"].got == [("stderr", b"B"), ("result text/plain", b"42")]
-    assert connection.busy == 0
+    assert len(connection.runs) == 0
     await connection.close()
 
 
@@ -112,6 +112,16 @@ async def test_an_end_that_makes_no_sense_is_no_success(end: dict[str, Any]) -> 
     stream.say({"t": "end", "run": "r1", **end})
     with pytest.raises(ConnectionLostError):
         await run.ended
+    await connection.close()
+
+
+@pytest.mark.parametrize("name", ["x" * 65, "", "run-1\nrun-2", "a.b", None, 7])
+async def test_earlier_run_with_a_name_that_no_run_has_is_no_run(name: object) -> None:
+    stream, connection = await connect()
+    run = await connection.start_run(header(), b"1", Sink())
+    stream.say({"t": "known", "run": "r1", "as": name})
+    with pytest.raises(ConnectionLostError):
+        await run.accepted
     await connection.close()
 
 

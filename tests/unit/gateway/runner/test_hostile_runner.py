@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandpod_gateway import time_slices as turns
+from sandpod_gateway.content import json_size
+from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.runner.connection import open_connection
 from sandpod_gateway.runner.demux import (
     MAX_SHOWN,
@@ -20,11 +22,13 @@ from sandpod_gateway.runner.demux import (
     Inbox,
 )
 from sandpod_gateway.runner.run_ids import new_run, run_id
-from sandpod_gateway.runs import background, recorder, tail_reader
+from sandpod_gateway.runs import background, recorder, service
+from sandpod_gateway.runs.background import BackgroundRuns
+from sandpod_gateway.runs.request import RunRequest
 from sandpod_runner.protocol import messages as protocol
 from sandpod_runner.protocol.frames import Decoder, Frame, FrameError, encode
 from support.gateway.fake_gateway import Caller, Place
-from support.gateway.peers import PATIENCE, ScriptedStream, Sink
+from support.gateway.peers import PATIENCE, ScriptedStream, Sink, until
 from support.servers.exec_server import serving, stay, stream_of
 
 VALUES = st.recursive(
@@ -223,17 +227,17 @@ def test_header_that_is_no_object_is_refused_before_it_is_parsed(
 
 
 async def test_form_of_a_value_is_sized_once_and_a_second_one_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    sized, size = [], recorder.sent_size
+    sized = []
 
     def counted(text: str) -> int:
         sized.append(text)
-        return size(text)
+        return json_size(text)
 
-    monkeypatch.setattr(recorder, "sent_size", counted)
-    shown = recorder.Showing()
+    monkeypatch.setattr(recorder, "json_size", counted)
+    kept = recorder.Recorder(0)
     for mime in ("text/plain", "text/html", "text/html"):
-        shown.result(mime, b"x" * 1000)
-    shown.display("text/html", 0, b"x" * 1000)
+        kept.result(mime, b"x" * 1000)
+    kept.display("text/html", 0, b"x" * 1000)
     assert len(sized) == 3
 
 
@@ -294,7 +298,7 @@ def _answering(place: Place, monkeypatch: pytest.MonkeyPatch, step: int) -> list
 async def test_runner_that_does_not_wait_is_asked_at_the_gateways_pace(
     alice: Caller, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail_reader, "PAUSE", PATIENCE)
+    monkeypatch.setattr(service, "PAUSE", PATIENCE)
     sandbox = (await alice.call("create_sandbox"))["sandbox"]
     asked = _answering(place, monkeypatch, step=0)
     reading = await alice.call("read_run", run_id=run_id(sandbox, new_run()), wait=0.5)
@@ -310,5 +314,19 @@ async def test_stopping_a_run_reads_no_more_than_a_runner_keeps(
     asked = _answering(place, monkeypatch, step=protocol.FILE_PART)
     stopped = await alice.call("stop_run", run_id=run_id(sandbox, new_run()))
     assert stopped["state"] == "running"
-    assert asked == [number * protocol.FILE_PART for number in range(tail_reader.AT_ONCE)]
+    assert asked == [number * protocol.FILE_PART for number in range(service.AT_ONCE)]
     assert len(stopped["stdout"]) < 25_000
+
+
+async def test_call_that_is_cancelled_while_its_run_begins_does_not_keep_the_sandbox_busy(
+    alice: Caller, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = (await alice.call("create_sandbox"))["sandbox"]
+    _answering(place, monkeypatch, step=0)
+    sandboxes = place.gateway._sandboxes
+    request = RunRequest(language="python", code="1")
+    starting = asyncio.create_task(BackgroundRuns(sandboxes, RunLimits()).start("alice", request, sandbox=sandbox))
+    await until(lambda: sandboxes.running(sandbox) == 1)
+    starting.cancel()
+    await asyncio.wait([starting])
+    assert sandboxes.running(sandbox) == 0

@@ -4,7 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandpod_gateway.runs.capture import Stripper, strip, unfinished_sequence
+from sandpod_gateway.runs.recorder import Stream, strip, unfinished_sequence
+
+
+class Stripper(Stream):
+    """A stream that shows no control sequences."""
+
+    def __init__(self) -> None:
+        super().__init__(100_000, strip_ansi=True)
+
+    def feed(self, data: bytes) -> bytes:
+        return self.take(self.received, data)
+
 
 SEQUENCES = [
     b"\x1b[0m",
@@ -34,9 +45,9 @@ def test_pieces_make_no_difference(parts: list[bytes], data: st.DataObject) -> N
     whole = b"".join(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
     stripper = Stripper()
-    told = b"".join(stripper.feed(whole[a:b]) for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True))
-    assert told + stripper.finish() == strip(whole)
-    assert b"\x1b" not in told
+    shown = b"".join(stripper.feed(whole[a:b]) for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True))
+    assert shown + stripper.finish() == strip(whole)
+    assert b"\x1b" not in shown
 
 
 def test_what_is_no_sequence_stays() -> None:
@@ -48,8 +59,8 @@ def test_what_is_no_sequence_stays() -> None:
 def test_sequence_that_never_ends_holds_back_a_bounded_part() -> None:
     stripper = Stripper()
     piece = b"\x1b]" + b"9" * 1000
-    told = [stripper.feed(piece if first else b"9" * 1000) for first in (True, *[False] * 9)]
-    assert sum(map(len, told)) >= 10_000 - 4096
+    shown = [stripper.feed(piece if first else b"9" * 1000) for first in (True, *[False] * 9)]
+    assert sum(map(len, shown)) >= 10_000 - 4096
     assert len(stripper._held) <= 4096
 
 

@@ -2,14 +2,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandpod_gateway.runs.capture import Capture
+from sandpod_gateway.runs.recorder import Stream
 
 
-def captured(cap: int, *pieces: bytes) -> Capture:
-    capture = Capture(cap)
+def captured(cap: int, *pieces: bytes) -> Stream:
+    stream = Stream(cap)
     for piece in pieces:
-        capture.feed(piece)
-    return capture
+        stream.take(stream.received, piece)
+    return stream
 
 
 @given(st.text(max_size=300), st.integers(1, 40))

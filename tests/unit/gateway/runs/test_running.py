@@ -60,9 +60,9 @@ def running(cap: int = 100_000, *, strip_ansi: bool = False) -> Run:
 def test_pieces_that_come_twice_are_taken_once(data: bytes, spans: list[tuple[int, int]]) -> None:
     run = running()
     for start, size in spans:
-        begin = min(start, run.received["stdout"])
+        begin = min(start, run.streams["stdout"].received)
         run.output("stdout", begin, data[begin : begin + size])
-    have = run.received["stdout"]
+    have = run.streams["stdout"].received
     assert run.answer(OK).result.stdout == data[:have].decode("utf-8", "replace")
 
 
@@ -72,7 +72,7 @@ def test_output_that_was_lost_is_said() -> None:
     run.output("stderr", 10, b"xyz")
     result = run.answer(OK.model_copy(update={"stderr_bytes": 13})).result
     assert result.stderr == "abc\n[... 7 bytes lost ...]\nxyz"
-    assert run.received["stderr"] == 13
+    assert run.streams["stderr"].received == 13
 
 
 @given(st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.integers(0, 2**62), st.binary(max_size=9))))
@@ -81,10 +81,10 @@ def test_what_a_sandbox_says_of_offsets_is_not_counted_as_output(frames: list[tu
     for stream, offset, data in frames:
         run.output(stream, offset, data)
     for stream in ("stdout", "stderr"):
-        assert 0 <= run.taken[stream] <= sum(len(data) for name, _, data in frames if name == stream)
+        assert 0 <= run.streams[stream].taken <= sum(len(data) for name, _, data in frames if name == stream)
     run.output("stdout", 2**62, b"abc")
-    assert run.received["stdout"] >= 2**62
-    assert run.taken["stdout"] <= sum(len(data) for name, _, data in frames if name == "stdout") + 3
+    assert run.streams["stdout"].received >= 2**62
+    assert run.streams["stdout"].taken <= sum(len(data) for name, _, data in frames if name == "stdout") + 3
 
 
 def test_a_sandbox_does_not_spoil_the_metric_of_output_and_a_run_is_one_log_line(

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from sandpod_gateway.runs import tail_reader
+from sandpod_gateway.runs import service
 from sandpod_gateway.runs.recorder import Recorder
-from sandpod_gateway.runs.tail_reader import TailReader
+from sandpod_gateway.runs.service import TailReader
 from sandpod_runner.protocol.frames import Frame
 
 LIMIT = 1000
@@ -48,13 +48,14 @@ async def read(
     runner: Runner, *, to_end: bool = False, limit: int = LIMIT, wait: float = 0, strip_ansi: bool = False
 ) -> TailReader:
     recorder = Recorder(100_000, strip_ansi=strip_ansi)
-    reader = TailReader(cast("Any", runner), "run-1", 0, recorder, strip_ansi)
+    reader = TailReader(cast("Any", runner), "run-1", 0, recorder)
     await reader.read(limit, asyncio.get_running_loop().time() + wait, to_end=to_end)
     return reader
 
 
 def text(reader: TailReader) -> tuple[str, str]:
-    return reader.recorder.read("stdout").text, reader.recorder.read("stderr").text
+    stdout, stderr = (stream.read().text for stream in reader.recorder.streams.values())
+    return stdout, stderr
 
 
 async def test_half_a_character_and_half_a_sequence_wait_for_the_rest() -> None:
@@ -84,7 +85,7 @@ async def test_reading_until_there_is_output_returns_with_the_first() -> None:
 
 
 async def test_reading_until_the_end_gathers_all_that_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail_reader, "PAUSE", 0)
+    monkeypatch.setattr(service, "PAUSE", 0)
     runner = Runner([("stdout", b"a\n"), ("stderr", b"b\n"), ("stdout", b"c\n")])
     ask = runner.ask
 
@@ -118,11 +119,11 @@ async def test_runner_that_never_comes_to_an_end_is_asked_a_bounded_number_of_ti
     for ended in (False, True):
         runner = Runner([("stdout", b"x" * 100)] * 1000, ended=ended)
         reader = await read(runner, to_end=True, limit=100)
-        assert (len(runner.asked), reader.ended) == (tail_reader.AT_ONCE, None)
+        assert (len(runner.asked), reader.ended) == (service.AT_ONCE, None)
 
 
 async def test_runner_with_little_to_say_is_asked_at_the_gateways_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail_reader, "PAUSE", 60)
+    monkeypatch.setattr(service, "PAUSE", 60)
     runner = Runner([("stdout", b"x")] * 1000)
     reader = await read(runner, to_end=True, wait=0.01)
     assert (len(runner.asked), reader.cursor) == (2, 2)

@@ -56,3 +56,21 @@ async def test_what_only_looks_is_refused_with_what_is_gone_and_the_next_answer_
 
 async def test_first_default_sandbox_of_a_caller_replaces_none(alice: Caller) -> None:
     assert (await CALLS["write_file"](alice))["hint"] is None
+
+
+async def test_default_sandbox_that_another_call_has_just_claimed_replaces_none(alice: Caller, place: Place) -> None:
+    name = str((await CALLS["write_file"](alice))["sandbox"])
+    place.backend._change(name, status="Pending", message="The container is being created.")
+    answer = await CALLS["run"](alice)
+    assert (answer["sandbox"], answer["hint"]) == (name, None)
+
+
+async def test_loss_is_still_said_where_another_call_has_found_the_new_sandbox_starting(
+    alice: Caller, place: Place
+) -> None:
+    await lost(alice, place, Reason.TTL_EXPIRED)
+    sandboxes = place.gateway._sandboxes
+    name = (await sandboxes.resolve("alice", None)).name
+    place.backend._change(name, status="Pending")
+    assert (await sandboxes.resolve("alice", None)).name == name
+    assert sandboxes.replaced(name) == GONE + ENDS[Reason.TTL_EXPIRED]

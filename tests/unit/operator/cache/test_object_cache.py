@@ -11,7 +11,8 @@ from sandpod_api.types import Sandbox
 from sandpod_kube.object_cache import GONE, Listing, ObjectCache
 from sandpod_kube.resources import PODS, SANDBOXES, Key
 from sandpod_operator.cache.object_cache import Kept, Store
-from support.operator.world import a_pod, a_sandbox, condition, metadata, pod_object, running, sandbox_object
+from sandpod_operator.model.pod import Pod
+from support.operator.world import a_sandbox, condition, metadata, pod_object, running, sandbox_object
 
 BOX = Key("Sandbox", "boxes", "box")
 
@@ -167,17 +168,17 @@ def test_template_is_looked_up_without_parsing_a_sandbox(monkeypatch: pytest.Mon
 def test_claimed_sandbox_and_its_pod_are_what_they_were_and_take_little_memory() -> None:
     """Ten thousand of them are held at once."""
     box = a_sandbox(claimed=0, status={"phase": "Ready", "conditions": [condition("Ready", "True", "Ready")]})
-    pod = a_pod(status=running())
+    pod = pod_object(status=running())
     store = Store()
     tracemalloc.start()
     try:
         store.put(SANDBOXES, box.to_wire())
-        store.put(PODS, pod.to_wire())
+        store.put(PODS, pod)
         taken = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
     assert store.sandbox("boxes", "box") == box
-    assert store.pod("boxes", "box") == pod
+    assert store.pod("boxes", "box") == Pod.model_validate(pod)
     assert taken < 10_000
 
 

@@ -1,6 +1,6 @@
 """The Sandboxes that wait in a pool, as the operator makes them."""
 
-from sandpod_operator.manifests.children import build_warm_sandbox, template_hash
+from sandpod_operator.manifests.pod import build_warm_sandbox, template_hash
 from support.operator.world import a_pool, a_template
 
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from sandpod_api.types import NetworkProfile
-from sandpod_operator.manifests.probes import opened_by, opens, probes
+from sandpod_operator.manifests.security import opened_by, opens, probes
 from support.operator.world import a_template, settings
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "manifests/examples/template-egress.yaml"

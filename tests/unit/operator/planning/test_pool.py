@@ -12,12 +12,11 @@ from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import ConditionType, Reason, find
 from sandpod_api.types import Sandbox, SandboxPoolStatus, SandboxTemplate
-from sandpod_operator.manifests.children import template_hash
+from sandpod_operator.manifests.pod import template_hash
 from sandpod_operator.model.actions import Create, Delete, Emit, PatchStatus
 from sandpod_operator.model.observed import ObservedPool, PoolBackoff
 from sandpod_operator.planning import pool as plan_pool_module
-from sandpod_operator.planning.pool import PoolPlan, plan_pool
-from sandpod_operator.status.pool import is_warm
+from sandpod_operator.planning.pool import PoolPlan, is_warm, plan_pool
 from sandpod_operator.status.sandbox import compute_status
 from support.operator.cases import CASES
 from support.operator.world import NOW, a_pool, a_sandbox, a_template, ago, condition, settings

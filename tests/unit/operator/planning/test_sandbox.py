@@ -13,11 +13,10 @@ from sandpod_api.fields import ObjectMeta
 from sandpod_api.names import volume_claim_name
 from sandpod_api.types import Sandbox, SandboxStatus
 from sandpod_kube.resources import PODS, POLICIES, SANDBOXES, VOLUME_CLAIMS
-from sandpod_operator.manifests.network_policies import build_deny_all, build_profile
 from sandpod_operator.manifests.pod import build_pod, find_profile
 from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, PatchStatus, Plan
 from sandpod_operator.model.observed import ObservedSandbox, Refusal
-from sandpod_operator.planning.policies import plan_namespace, plan_template
+from sandpod_operator.planning.network_policies import build_deny_all, build_profile, plan_namespace, plan_template
 from sandpod_operator.planning.sandbox import plan_sandbox, whole_status
 from sandpod_operator.status.sandbox import compute_status
 from support.operator.world import NOW, a_pod, a_sandbox, a_template, ago, condition, ended, running, settings, waiting
@@ -218,17 +217,17 @@ def stored(policy: dict[str, Any]) -> dict[str, Any]:
 def test_template_gets_a_policy_for_each_profile() -> None:
     template = a_template(networkProfiles=[WEB])
     wanted = build_profile(template, template.spec.network_profiles[0])
-    assert plan_template(template, {}).actions == (Apply(POLICIES, wanted),)
-    assert plan_template(template, {"sandpod-python-web": stored(wanted)}) == Plan()
+    assert plan_template(template, []).actions == (Apply(POLICIES, wanted),)
+    assert plan_template(template, [stored(wanted)]) == Plan()
 
 
 def test_profile_that_a_template_dropped_is_closed_again() -> None:
     template = a_template(networkProfiles=[WEB])
     old = stored(build_profile(template, template.spec.network_profiles[0]))
-    made = plan_template(a_template(), {"sandpod-python-web": old})
+    made = plan_template(a_template(), [old])
     assert made.actions == (Delete(POLICIES, ObjectMeta.model_validate(old["metadata"])),)
 
 
 def test_namespace_is_closed_unless_it_is() -> None:
-    assert plan_namespace("boxes", closed=True) == Plan()
-    assert plan_namespace("boxes", closed=False).actions == (Apply(POLICIES, build_deny_all("boxes")),)
+    assert plan_namespace("boxes", [stored(build_deny_all("boxes"))], ()) == Plan()
+    assert plan_namespace("boxes", [], ()).actions == (Apply(POLICIES, build_deny_all("boxes")),)

@@ -1,6 +1,7 @@
 """The line of those who wait for a place: whose turn it is, when it rests, who is woken, who gives a place up."""
 
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -12,6 +13,9 @@ from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.model.observed import Share
 from sandpod_operator.quota.line import GIVES_AGAIN, LEAVES, NODES_YIELD, REST, SETTLES, Line
 from support.operator.world import NOW, SPACE, a_sandbox, metadata, sandbox_object, settings
+
+if TYPE_CHECKING:
+    from sandpod_kube.workqueue import WorkQueue
 
 FULL = "exceeded quota"
 LEAST_LAST = {"a": (3, 4), "b": (1, 4)}
@@ -40,7 +44,7 @@ class Bench(Line):
         self.soon: list[str] = []
         self.later: list[tuple[str, datetime]] = []
         store = Store()
-        super().__init__(SPACE, store=store, queue=self, settings=settings(), clock=lambda: self.now)
+        super().__init__(SPACE, store=store, queue=cast("WorkQueue", self), settings=settings(), clock=lambda: self.now)
         for name, (has, wants) in (LEAST_LAST if pools is None else pools).items():
             self._pools[pool(name)] = Share(key=pool(name), wanted=wants, ready=has)
             for number in range(has + waiting.count(name)):

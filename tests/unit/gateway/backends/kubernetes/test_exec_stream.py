@@ -133,7 +133,7 @@ async def test_a_page_that_is_no_websocket_is_unreachable_and_a_refusal_has_its_
         with pytest.raises(RefusedError) as refused:
             async with stream_of(server, path="/none"):
                 pass
-    assert refused.value.not_found
+    assert refused.value.status == 404
 
 
 async def test_a_server_that_is_not_there_is_unreachable() -> None:

@@ -1,7 +1,4 @@
-"""Who is worked on when: one worker for a key at a time, repeats joined, errors retried later, due dates kept.
-
-It knows nothing of what the work is.
-"""
+"""Who is worked on when: one worker for a key at a time, repeats joined, errors retried later, due dates kept."""
 
 import asyncio
 import logging

@@ -7,8 +7,7 @@ import pytest
 from sandpod_api import names
 from sandpod_api.types import NetworkProfile
 from sandpod_kube.resources import POLICIES, TEMPLATES, Key
-from sandpod_operator.controllers.observer import MAX_WIDENING
-from sandpod_operator.manifests.network_policies import build_deny_all, build_profile, find_widening
+from sandpod_operator.planning.network_policies import MAX_WIDENING, build_deny_all, build_profile, find_widening
 from support.operator.world import SPACE, World, a_template, metadata, template_object
 
 OPEN = {"policyTypes": ["Egress"], "egress": [{}]}
@@ -23,7 +22,7 @@ def policy(name: str = "theirs", *, labels: Any = None, selector: Any = None, **
 
 def opened(manifest: dict[str, Any]) -> tuple[str, ...]:
     found = find_widening(manifest, {"python"})
-    return found.directions if found is not None else ()
+    return tuple(found.message.split(" opens ")[1].split(" to ")[0].split(" and ")) if found is not None else ()
 
 
 def need(key: str, operator: str, *values: str) -> dict[str, Any]:

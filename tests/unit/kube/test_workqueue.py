@@ -8,7 +8,7 @@ import pytest
 
 from sandpod_kube.errors import UnreachableError
 from sandpod_kube.resources import Key
-from sandpod_operator.controllers.workqueue import WorkQueue
+from sandpod_kube.workqueue import WorkQueue
 from support.operator.world import NOW
 
 A, B = Key("Sandbox", "boxes", "a"), Key("Sandbox", "boxes", "b")

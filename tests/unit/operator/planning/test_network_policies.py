@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from sandpod_api.types import NetworkProfile
-from sandpod_operator.manifests.network_policies import build_deny_all, build_profile, in_force
+from sandpod_operator.planning.network_policies import build_deny_all, build_profile, in_force
 from support.operator.world import a_template
 
 DENY_ALL: dict[str, Any] = {
