@@ -63,6 +63,48 @@ async def test_program_that_fills_the_disk_is_ended_alone(client: Client, code: 
     assert (await client.finish(bystander)).out == b"still here\n"
 
 
+# Each way to take room without writing, whose bytes the kernel counts for no process; then what stays possible.
+ALLOCATE = """
+import ctypes, errno, fcntl, os, struct
+libc = ctypes.CDLL(None, use_errno=True)
+IO_URING_SETUP, SIZE = 425, 1 << 23
+
+def allocated(act):
+    with open(f"part-{os.urandom(4).hex()}", "wb") as file:
+        ctypes.set_errno(0)
+        try:
+            act(file.fileno())
+        except OSError as error:
+            return errno.errorcode[error.errno]
+        code, blocks = ctypes.get_errno(), os.fstat(file.fileno()).st_blocks
+        return errno.errorcode[code] if code else blocks
+
+def fallocate(mode):
+    return lambda fd: libc.fallocate(fd, mode, ctypes.c_long(0), ctypes.c_long(SIZE))
+
+def reserve(command):
+    return lambda fd: fcntl.ioctl(fd, command, struct.pack("=hhxxxxqqiI16x", 0, 0, 0, SIZE, 0, 0))
+
+KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16
+print([allocated(fallocate(mode)) for mode in (0, KEEP_SIZE, ZERO_RANGE, ZERO_RANGE | KEEP_SIZE)])
+print([allocated(reserve(command)) for command in (0x40305828, 0x4030582a, 0x40305839)])
+print(allocated(lambda _: libc.syscall(IO_URING_SETUP, 1, ctypes.byref(ctypes.create_string_buffer(120)))))
+print(allocated(fallocate(PUNCH_HOLE | KEEP_SIZE)))
+print(allocated(lambda fd: os.posix_fallocate(fd, 0, 1 << 20)))
+"""
+
+
+async def test_program_can_not_take_room_on_a_disk_without_writing(client: Client) -> None:
+    result = await client.run(ALLOCATE)
+    assert result.out.decode().splitlines() == [
+        "['ENOTSUP', 'ENOTSUP', 'ENOTSUP', 'ENOTSUP']",
+        "['ENOTTY', 'ENOTTY', 'ENOTTY']",
+        "EPERM",
+        "0",
+        str((1 << 20) // 512),
+    ]
+
+
 async def test_program_that_fills_the_room_for_packages_is_ended_alone(client: Client) -> None:
     bystander = await client.start("import time\nprint('up', flush=True)\nprint(input())", stdin=True, timeout=60)
     await client.until_output(bystander, b"up\n")

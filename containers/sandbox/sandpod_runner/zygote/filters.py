@@ -2,7 +2,8 @@
 
 One keeps programs from changing the runner's limits and priority, which the kernel lets every process of its user do.
 Reading and tracing are prevented by `syscalls.set_readable`, and signals do nothing to a PID 1; what is left are the
-calls that take another process's number (`man 2 prlimit`). The other has the kernel ask the runner about connections.
+calls that take another process's number (`man 2 prlimit`). It also refuses to take a disk's space without writing,
+which no watch would see in time, nor whose it is. The other has the kernel ask the runner about connections.
 """
 
 from __future__ import annotations
@@ -35,6 +36,27 @@ _CALLS: Final[dict[str, tuple[int, int, int, int | None]]] = {
     "ioprio_set": (251, 30, SECOND, 3),
 }
 
+_PUNCH_HOLE: Final = 2  # of fallocate: it frees space
+_SECOND: Final = bpf.one(bpf.LOAD, SECOND)
+# The numbers on x86_64 and on aarch64, and what is refused. C libraries write instead where there is no fallocate.
+_ALLOCATING: Final[tuple[tuple[tuple[int, int], list[bytes]], ...]] = (
+    # fallocate
+    ((285, 47), [_SECOND, bpf.one(bpf.ANY_BIT, _PUNCH_HOLE, yes=1), bpf.refuse(errno.EOPNOTSUPP)]),
+    # ioctl: FS_IOC_RESVSP, FS_IOC_RESVSP64 and FS_IOC_ZERO_RANGE, its older forms
+    (
+        (16, 29),
+        [
+            _SECOND,
+            bpf.one(bpf.EQUAL, 0x40305828, yes=2),
+            bpf.one(bpf.EQUAL, 0x4030582A, yes=1),
+            bpf.one(bpf.EQUAL, 0x40305839, no=1),
+            bpf.refuse(errno.ENOTTY),
+        ],
+    ),
+    # io_uring_setup: what it does passes by filters
+    ((425, 425), [bpf.refuse(errno.EPERM)]),
+)
+
 _CONNECT: Final = {"x86_64": 42, "aarch64": 203}
 _FIRST_KERNEL: Final = (5, 5)
 """The first that can be answered with "go on" (SECCOMP_USER_NOTIF_FLAG_CONTINUE). gVisor calls itself 4.4."""
@@ -51,16 +73,19 @@ def protect(pids: Iterable[int]) -> None:
 
 
 def protection(machine: str, pids: tuple[int, ...]) -> bytes:
-    """Return the filter that protects these processes, as the kernel takes it."""
+    """Return the filter that protects these processes and the disk, as the kernel takes it."""
     column = list(bpf.AUDIT_ARCH).index(machine)
     refusal, allow = bpf.refuse(errno.EPERM), bpf.one(bpf.RETURN, bpf.ALLOW)
     parts = bpf.head(machine)
-    for *numbers, place, whole_user in _CALLS.values():
+    refused = [*_ALLOCATING]
+    for x86_64, aarch64, place, whole_user in _CALLS.values():
         body = [bpf.one(bpf.LOAD, place)]
         if whole_user is not None:
             body = [bpf.one(bpf.LOAD, FIRST), bpf.one(bpf.EQUAL, whole_user, no=1), refusal, *body]
         for pid in pids:
             body += [bpf.one(bpf.EQUAL, pid, no=1), refusal]
+        refused.append(((x86_64, aarch64), body))
+    for numbers, body in refused:
         parts += [bpf.one(bpf.EQUAL, numbers[column], no=len(body) + 1), *body, allow]
     return b"".join([*parts, allow])
 
