@@ -175,10 +175,11 @@ def test_packages_go_to_the_folder_that_the_home_links_to(tmp_path: Path) -> Non
     assert (tmp_path / ".local").is_symlink()
 
 
-def test_what_a_killed_installation_has_left_is_removed(tmp_path: Path) -> None:
+def test_what_a_killed_installation_has_left_is_removed_and_its_room_is_free(tmp_path: Path) -> None:
     (tmp_path / ".local/.stage/0/lib").mkdir(parents=True)
-    (tmp_path / ".local/.stage/0/lib/large").write_text("x")
-    assert install_wheels(tmp_path, {"greet": wheel("greet", "1.0")})["failure"] is None
+    (tmp_path / ".local/.stage/0/lib/large").write_bytes(bytes(3_000_000))
+    content = wheel("greet", "1.0", files={"greet/data.bin": "#" * 3_000_000})
+    assert install_wheels(tmp_path, {"greet": content}, room=4 * 2**20)["failure"] is None
     assert not (tmp_path / ".local/.stage").exists()
 
 
