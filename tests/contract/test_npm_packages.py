@@ -261,7 +261,7 @@ async def test_package_for_which_there_is_no_room_leaves_nothing_and_says_so() -
         here.registry.add("greet", "1.0.0", files={"package/data": "0" * 6_000_000})
         failed = await here.install("greet")
         assert (failed["status"], failed["error"]) == ("failed", "quota_exceeded")
-        assert failed["cause"] == "greet needs 6 MiB, and 3 MiB are free"
+        assert failed["cause"] == "greet needs 6 MiB, and 4 MiB are free"
         assert (await here.js(REQUIRE))["outcome"] == "error"
         assert await output(here, "du -sm ~/.local/ | cut -f1") in {"0\n", "1\n"}
         here.registry.add("small", "1.0.0")

@@ -189,7 +189,7 @@ async def test_package_for_which_there_is_no_room_leaves_nothing_and_says_so() -
         here.index.add("greet", "1.0", content=content)
         failed = await here.install("greet")
         assert (failed["status"], failed["error"]) == ("failed", "quota_exceeded")
-        assert failed["cause"] == "greet needs 6 MiB, and 3 MiB are free"
+        assert failed["cause"] == "greet needs 6 MiB, and 4 MiB are free"
         assert "~/.local" in failed["message"]
         assert {"packagesSize", "local.packages_size"} <= set(re.findall(r"[\w.]+\w", failed["next"]))
         assert (await here.python("import greet"))["outcome"] == "error"

@@ -106,6 +106,7 @@ async def test_program_can_not_take_room_on_a_disk_without_writing(client: Clien
 
 
 async def test_program_that_fills_the_room_for_packages_is_ended_alone(client: Client) -> None:
+    assert client.hello["packages_bytes"] == 24 * MIB
     bystander = await client.start("import time\nprint('up', flush=True)\nprint(input())", stdin=True, timeout=60)
     await client.until_output(bystander, b"up\n")
     # At a pace that fills no disk, should nothing end it.
