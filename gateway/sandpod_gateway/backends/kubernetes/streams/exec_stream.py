@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections import deque
 from http import HTTPStatus
 from socket import SHUT_RDWR
 from typing import Any, Final, NamedTuple
@@ -98,22 +97,20 @@ class ExecStream:
         self._readable = asyncio.Event()
         self._room = asyncio.Event()
         self._write_lock = asyncio.Lock()
-        self._unsent: deque[bytes] = deque()
-        self._due = asyncio.Event()
-        self._sent = asyncio.Event()
+        self._sending: asyncio.Task[None] | None = None
         self._unsendable = False
         self._stderr = bytearray()
         self._status: bytes | None = None
         self._listening = False
         self._heard = 0  # messages
         self._closed = False
-        self._ended = asyncio.Event()
-        self._tasks = [asyncio.create_task(task()) for task in (self._pump, self._send_on, self._keep_alive)]
+        self._ended = False
+        self._tasks = [asyncio.create_task(task()) for task in (self._pump, self._keep_alive)]
 
     @property
     def ended(self) -> bool:
         """Whether the other side is gone, or this side closed."""
-        return self._closed or self._ended.is_set()
+        return self._closed or self._ended
 
     @property
     def end(self) -> ExecEnd | None:
@@ -144,15 +141,11 @@ class ExecStream:
             ConnectionError: The stream is closed, by either side.
         """
         async with self._write_lock:
-            while self._unsent and not self._finished:
-                self._sent.clear()
-                await self._sent.wait()
-            if self._finished:
+            if self._sending is not None and not self._sending.done():
+                await asyncio.wait({self._sending})
+            if self.ended or self._unsendable:
                 raise ConnectionResetError("the stream is closed")
-            view = memoryview(data)
-            pieces = (view[start : start + WRITE_PIECE] for start in range(0, len(view), WRITE_PIECE))
-            self._unsent.extend(bytes((STDIN,)) + piece for piece in pieces)
-            self._due.set()
+            self._sending = asyncio.create_task(self._send(data))
 
     async def close(self) -> None:
         """Close both directions, also while `read` or `write` wait. May be called more than once."""
@@ -161,7 +154,7 @@ class ExecStream:
         self._wake()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *filter(None, [self._sending]), return_exceptions=True)
         # The program sees the end of its input from the closed connection, under v4 and v5 alike.
         with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
             async with asyncio.timeout(CLOSE_TIMEOUT):  # the socket's own limit starts anew with each message
@@ -170,31 +163,22 @@ class ExecStream:
         with contextlib.suppress(OSError):
             self._connection.shutdown(SHUT_RDWR)
 
-    async def _send_on(self) -> None:
-        """Send what is unsent, whatever becomes of those who wrote it, until the stream ends."""
+    async def _send(self, data: bytes) -> None:
+        """Send bytes whole, whatever becomes of who wrote them, unless the stream ends."""
+        view = memoryview(data)
         try:
-            while True:
-                await self._due.wait()
-                while self._unsent:
-                    await self._socket.send_bytes(self._unsent[0])
-                    self._unsent.popleft()
-                self._due.clear()
-                self._sent.set()
+            for start in range(0, len(view), WRITE_PIECE):
+                await self._socket.send_bytes(bytes((STDIN,)) + view[start : start + WRITE_PIECE])
         except (aiohttp.ClientError, OSError, RuntimeError) as error:
             logger.debug("an exec stream broke while writing: %s", error)
-        finally:
             self._unsendable = True  # a frame may be cut; what has come is read all the same
-            self._sent.set()
-
-    @property
-    def _finished(self) -> bool:
-        return self.ended or self._unsendable
 
     def _wake(self) -> None:
         """Let whoever waits see that the stream is over: a reader, a reader's pump, a writer."""
         self._readable.set()
         self._room.set()
-        self._sent.set()
+        if self._sending is not None:
+            self._sending.cancel()
 
     async def _pump(self) -> None:
         turn = Turn()
@@ -208,7 +192,7 @@ class ExecStream:
         except (aiohttp.ClientError, OSError) as error:
             logger.debug("an exec stream broke: %s", error)
         finally:
-            self._ended.set()
+            self._ended = True
             self._wake()
             self._log_end()
 
