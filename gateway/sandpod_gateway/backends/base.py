@@ -127,9 +127,8 @@ class Backend(Protocol):
     that a later call learns why.
     """
 
-    @property
-    def kind(self) -> str:
-        """Kubernetes or local."""
+    kind: str
+    """`kubernetes` or `local`."""
 
     async def start(self) -> None:
         """Open what the backend needs.

@@ -109,11 +109,7 @@ class LocalBackend(InProcessBackend):
         self._held = contextlib.ExitStack()
 
     async def start(self) -> None:
-        """Look at the machine, prove that it can isolate, and start the sandboxes that wait.
-
-        Raises:
-            StartError: backend_unavailable; says what to do.
-        """
+        """Look at the machine, prove that it can isolate, start the warm sandboxes; see `base.Backend.start`."""
         self._host = host = await asyncio.to_thread(local_host.inspect, self._settings)
         self.image = f"local, Python {host.version}"
         if self._settings.unsafe_no_isolation:

