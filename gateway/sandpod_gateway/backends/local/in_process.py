@@ -62,8 +62,7 @@ class InProcessBackend:
     """A `Backend` over sandboxes that `_launch` starts."""
 
     kind: str
-    image: str | None = None
-    """What stands for an image, in words: what sandboxes run on."""
+    image: str | None = None  # what sandboxes run on, in words, in place of an image's name
 
     def __init__(self, settings: LocalSettings, clock: Clock = utc_now) -> None:
         self._settings = settings

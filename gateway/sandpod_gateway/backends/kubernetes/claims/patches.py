@@ -87,10 +87,9 @@ def lifetime_of(request: ClaimRequest) -> Lifetime | None:
     if request.ttl is None and request.idle_timeout is None:
         return None
     idle = Lifetime().idle_timeout if request.idle_timeout is None else request.idle_timeout
-    if request.ttl is None:
-        return Lifetime(ttl=max(Lifetime().ttl, idle), idle_timeout=idle)
+    ttl = max(Lifetime().ttl, idle) if request.ttl is None else request.ttl
     # An idle timeout that is longer than the ttl never comes: the ttl ends the sandbox first.
-    return Lifetime(ttl=request.ttl, idle_timeout=min(idle, request.ttl))
+    return Lifetime(ttl=ttl, idle_timeout=min(idle, ttl))
 
 
 def choose_candidate(warm: Iterable[Sandbox], network: str, preferred: Collection[str]) -> Sandbox | None:

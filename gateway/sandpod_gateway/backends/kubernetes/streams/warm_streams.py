@@ -72,7 +72,8 @@ class WarmStreams:
         while True:
             try:
                 for name in self._surplus():
-                    await self._held.pop(name).close()
+                    await self._held[name].close()  # cut short, it is done again by `close`
+                    self._held.pop(name, None)
                 await self._fill()
             except Exception:
                 # The outermost loop: without it every first run would be slow and nobody would know why.
