@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import logging
+from collections import deque
 from http import HTTPStatus
 from socket import SHUT_RDWR
 from typing import Any, Final, NamedTuple
@@ -97,7 +98,9 @@ class ExecStream:
         self._readable = asyncio.Event()
         self._room = asyncio.Event()
         self._write_lock = asyncio.Lock()
-        self._sending: asyncio.Task[None] | None = None
+        self._unsent: deque[bytes] = deque()
+        self._due = asyncio.Event()
+        self._sent = asyncio.Event()
         self._unsendable = False
         self._stderr = bytearray()
         self._status: bytes | None = None
@@ -105,7 +108,7 @@ class ExecStream:
         self._heard = 0  # messages
         self._closed = False
         self._ended = False
-        self._tasks = [asyncio.create_task(task()) for task in (self._pump, self._keep_alive)]
+        self._tasks = [asyncio.create_task(task()) for task in (self._pump, self._send_on, self._keep_alive)]
 
     @property
     def ended(self) -> bool:
@@ -141,11 +144,15 @@ class ExecStream:
             ConnectionError: The stream is closed, by either side.
         """
         async with self._write_lock:
-            if self._sending is not None and not self._sending.done():
-                await asyncio.wait({self._sending})
+            while self._unsent and not (self.ended or self._unsendable):
+                self._sent.clear()
+                await self._sent.wait()
             if self.ended or self._unsendable:
                 raise ConnectionResetError("the stream is closed")
-            self._sending = asyncio.create_task(self._send(data))
+            view = memoryview(data)
+            pieces = (view[start : start + WRITE_PIECE] for start in range(0, len(view), WRITE_PIECE))
+            self._unsent.extend(bytes((STDIN,)) + piece for piece in pieces)
+            self._due.set()
 
     async def close(self) -> None:
         """Close both directions, also while `read` or `write` wait. May be called more than once."""
@@ -154,7 +161,7 @@ class ExecStream:
         self._wake()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, *filter(None, [self._sending]), return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         # The program sees the end of its input from the closed connection, under v4 and v5 alike.
         with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
             async with asyncio.timeout(CLOSE_TIMEOUT):  # the socket's own limit starts anew with each message
@@ -163,22 +170,27 @@ class ExecStream:
         with contextlib.suppress(OSError):
             self._connection.shutdown(SHUT_RDWR)
 
-    async def _send(self, data: bytes) -> None:
-        """Send bytes whole, whatever becomes of who wrote them, unless the stream ends."""
-        view = memoryview(data)
+    async def _send_on(self) -> None:
+        """Send what is unsent, whatever becomes of those who wrote it, until the stream ends."""
         try:
-            for start in range(0, len(view), WRITE_PIECE):
-                await self._socket.send_bytes(bytes((STDIN,)) + view[start : start + WRITE_PIECE])
+            while True:
+                await self._due.wait()
+                while self._unsent:
+                    await self._socket.send_bytes(self._unsent[0])
+                    self._unsent.popleft()
+                self._due.clear()
+                self._sent.set()
         except (aiohttp.ClientError, OSError, RuntimeError) as error:
             logger.debug("an exec stream broke while writing: %s", error)
+        finally:
             self._unsendable = True  # a frame may be cut; what has come is read all the same
+            self._sent.set()
 
     def _wake(self) -> None:
         """Let whoever waits see that the stream is over: a reader, a reader's pump, a writer."""
         self._readable.set()
         self._room.set()
-        if self._sending is not None:
-            self._sending.cancel()
+        self._sent.set()
 
     async def _pump(self) -> None:
         turn = Turn()
