@@ -72,24 +72,17 @@ class WarmStreams:
         while True:
             try:
                 for name in self._surplus():
-                    await self._held.pop(name).close()
+                    await self._held[name].close()  # cut short, it is done again by `close`
+                    self._held.pop(name, None)
                 await self._fill()
             except Exception:
                 # The outermost loop: without it every first run would be slow and nobody would know why.
                 logger.exception("keeping streams to warm sandboxes failed")
-            await self.store.until(self._work, LOOK_AGAIN)
-
-    def _work(self) -> bool | None:
-        """Return whether there is something to close or to open, None where there is not."""
-        return True if self._surplus() or self._next() is not None else None
+            await self.store.until(lambda: self._surplus() or self._next(), LOOK_AGAIN)
 
     def _surplus(self) -> list[str]:
-        warm = self._warm()
-        return [
-            name
-            for name, stream in self._held.items()
-            if stream.ended or (name not in warm and name not in self._promised)
-        ]
+        wanted = self._warm().union(self._promised)
+        return [name for name, stream in self._held.items() if stream.ended or name not in wanted]
 
     def _next(self) -> str | None:
         """Return a warm sandbox to open a stream to, if another one is to be kept."""

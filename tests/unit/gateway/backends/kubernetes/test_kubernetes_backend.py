@@ -173,6 +173,28 @@ async def test_the_stream_of_a_sandbox_that_others_took_is_closed(kube: KubeServ
     assert backend._open.streams.names() == set()
 
 
+async def test_a_stream_that_is_being_closed_when_the_backend_closes_is_closed_all_the_same(
+    kube: KubeServer, backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kube.show("ADDED", body("w"))
+    await until(lambda: backend._open.streams.names() == {"w"})
+    held = backend._open.streams._held["w"]
+    closing, close, closed = asyncio.Event(), held.close, []
+
+    async def slow() -> None:
+        if not closing.is_set():
+            closing.set()
+            await asyncio.Event().wait()
+        await close()
+        closed.append(held)
+
+    monkeypatch.setattr(held, "close", slow)
+    kube.show("MODIFIED", body("w", claim=held_by("bob")))
+    await asyncio.wait_for(closing.wait(), LIMIT)
+    await backend.close()
+    assert closed == [held]
+
+
 async def test_a_stream_nobody_fetched_is_closed(
     kube: KubeServer, backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
