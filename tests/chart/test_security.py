@@ -7,7 +7,7 @@ import yaml
 
 from sandpod_api import names
 from sandpod_api.types import NetworkProfile
-from sandpod_gateway.backends.kubernetes.preflight import RIGHTS
+from sandpod_gateway.backends.kubernetes.cluster import RIGHTS
 from sandpod_operator.manifests.pod import build_pod
 from support.chart.render import CHART, KUBERNETES, Manifest, helm, only, pod_specs, render, template
 from support.operator.world import a_sandbox, a_template, settings

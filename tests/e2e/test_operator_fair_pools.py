@@ -1,13 +1,14 @@
 """Several real pools in a namespace whose ResourceQuota is too small for all of them."""
 
 import asyncio
+import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
-from support.cluster.cluster import Cluster, until
+from support.cluster.cluster import Cluster, ClusterError, T, until
 from support.operator.process import Objects, OperatorProcess, namespace, running
 
 PODS = 5
@@ -39,11 +40,22 @@ async def warm(objects: Objects) -> Counter[str]:
     )
 
 
+async def comes(objects: Objects, what: str, look: Callable[[], Awaitable[T]]) -> T:
+    """Wait as `until`, and say how all stands where that does not come."""
+    try:
+        return await until(what, look, within=60)
+    except ClusterError as error:
+        kinds = ("sandboxpools", "sandboxes", "pods")
+        found = [(kind, o) for kind in kinds for o in await objects.cluster.items(kind)]
+        stands = [(kind, o["metadata"]["name"], json.dumps(o.get("status", {}))[:600]) for kind, o in found]
+        raise ClusterError(f"{error}; {stands}") from None
+
+
 async def has(objects: Objects, **wanted: int) -> None:
     async def look() -> bool:
         return dict(await warm(objects)) == wanted
 
-    await until(f"the pools have {wanted}", look, within=60)
+    await comes(objects, f"the pools have {wanted}", look)
 
 
 async def test_pools_share_a_quota_that_is_full_and_a_claim_goes_first(
@@ -56,13 +68,13 @@ async def test_pools_share_a_quota_that_is_full_and_a_claim_goes_first(
         now = await warm(objects)
         return now.total() == PODS and set(now) == {"first", "second", "third"}
 
-    await until("each pool has some", shared, within=60)
+    await comes(objects, "each pool has some", shared)
 
     async def told() -> dict[str, Any]:
         found = await objects.condition("first", "Progressing")
         return found if "claims first" in found["message"] else {}
 
-    found = await until("the pool says why it is not full", told, within=60)
+    found = await comes(objects, "the pool says why it is not full", told)
     assert (found["reason"], found["status"]) == ("PoolBlocked", "False")
     assert found["message"].startswith("QuotaExceeded: ")
     before = await warm(objects)
@@ -76,7 +88,7 @@ async def test_pools_share_a_quota_that_is_full_and_a_claim_goes_first(
     assert operator.writes()["create", "Pod"] == writes + 1
     await objects.cluster.kubectl("delete", "sbx", "urgent", "-n", objects.namespace)
     await objects.gone("pods", "urgent")
-    await until("the place is a pool's again", shared, within=60)
+    await comes(objects, "the place is a pool's again", shared)
 
 
 async def test_room_that_comes_is_shared_by_what_each_wants(objects: Objects, operator: OperatorProcess) -> None:
@@ -91,4 +103,4 @@ async def test_room_that_comes_is_shared_by_what_each_wants(objects: Objects, op
         found = [await objects.condition(pool, "Progressing") for pool in ("first", "second", "third")]
         return all(condition["reason"] == "PoolFull" for condition in found)
 
-    await until("all say that they are full", all_full, within=60)
+    await comes(objects, "all say that they are full", all_full)

@@ -7,7 +7,6 @@ real backend can be made here.
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
 
 from fakes.runner import FakeRunner
 from sandpod_api.conditions import SENTENCES, Reason
@@ -101,6 +100,10 @@ class FakeBackend(InProcessBackend):
         """
         return self._cell(name).runner
 
+    def warm(self) -> dict[str, int]:
+        """Return that no sandbox waits for a claim."""
+        return {self._settings.template: 0}
+
     def refuse_claims(self, code: ErrorCode | None) -> None:
         """Let claims fail with a code from now on, or work again."""
         step = "Try again later."
@@ -112,8 +115,7 @@ class FakeBackend(InProcessBackend):
 
     async def suspend(self, name: str) -> None:
         """Suspend a live sandbox: it has no runner any more, and its record says so."""
-        self._change(name, status="Suspended", reason=Reason.SUSPENDED, message=SENTENCES[Reason.SUSPENDED])
-        ending = self._end(name)
+        ending = self._end(name, ("Suspended", Reason.SUSPENDED, SENTENCES[Reason.SUSPENDED]))
         if ending is not None:
             await ending
 
@@ -123,8 +125,9 @@ class FakeBackend(InProcessBackend):
         if record is None or record.status != "Suspended":
             return record
         self.wakes += 1
-        self._attach(name, await self.launcher.make())
-        self._change(name, status="Ready", reason=None, message=None, resumed=self._clock())
+        cell = await self.launcher.make()
+        self._ended.pop(name, None)
+        self._attach(replace(record, status="Ready", reason=None, message=None, resumed=self._clock()), cell)
         await self.touch(name)
         return await self.get(name)
 
@@ -136,9 +139,6 @@ class FakeBackend(InProcessBackend):
 
     async def _launch(self, *, may_make: bool) -> FakeCell | None:
         return await self.launcher.make() if may_make else None
-
-    def _change(self, name: str, **fields: Any) -> None:
-        self._ledger.records[name] = replace(self._ledger.records[name], **fields)
 
     def _cell(self, name: str) -> FakeCell:
         cell = self._cells.get(name)

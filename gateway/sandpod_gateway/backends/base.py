@@ -49,17 +49,15 @@ class ClaimRequest:
                 sandbox meets and that rules one out.
         """
         if self.cold_start and not allowed:
-            raise SandpodError(
-                ErrorCode.INVALID_ARGUMENT,
+            raise invalid(
                 "This server makes no sandbox on demand: it hands out warm ones alone.",
-                next_step="Leave cold_start out. While none is warm the answer is pool_exhausted: try again then.",
+                "Leave cold_start out. While none is warm the answer is pool_exhausted: try again then.",
             )
         may = allowed if self.cold_start is None else self.cold_start
         if self.workspace is not None and not may:
-            raise SandpodError(
-                ErrorCode.INVALID_ARGUMENT,
+            raise invalid(
                 "A workspace other than the template's takes a new sandbox, and none may be made for this claim.",
-                next_step="Leave workspace out." if not allowed else "Leave workspace or cold_start out.",
+                "Leave workspace or cold_start out." if allowed else "Leave workspace out.",
             )
         return may
 
@@ -129,9 +127,8 @@ class Backend(Protocol):
     that a later call learns why.
     """
 
-    @property
-    def kind(self) -> str:
-        """Kubernetes or local."""
+    kind: str
+    """`kubernetes` or `local`."""
 
     async def start(self) -> None:
         """Open what the backend needs.
@@ -208,6 +205,11 @@ class Backend(Protocol):
         Raises:
             SandpodError: sandbox_lost, session_not_found, backend_unavailable.
         """
+
+
+def invalid(message: str, next_step: str) -> SandpodError:
+    """Return the refusal of an argument."""
+    return SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=next_step)
 
 
 def pool_exhausted(template: str, network: str, *, chosen: bool) -> SandpodError:

@@ -1,4 +1,1 @@
-"""Sandboxes as resources of a cluster: claimed by one write, looked up in a cache, reached by exec streams.
-
-Pods are the operator's work.
-"""
+"""Sandboxes as resources of a cluster: claimed by one write, looked up in a cache, reached by exec streams."""

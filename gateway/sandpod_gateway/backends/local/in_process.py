@@ -1,23 +1,35 @@
-"""A backend whose sandboxes live and end with this process: claims, expiry and clean-up, whatever a sandbox is.
+"""A backend whose sandboxes live and end with this process: claims, records, expiry, whatever a sandbox is made of.
 
-It keeps the promises of `base.py`; what a sandbox is made of, and how it is reached, is the subclass's business.
+It keeps the promises of `base.py`; what a sandbox is, and how it is reached, is the subclass's business.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
-from sandpod_api.conditions import Reason
+from cachetools import TTLCache
+
+from sandpod_api.conditions import SENTENCES, Reason
 from sandpod_api.fields import MAX_LIFETIME
 from sandpod_api.names import NETWORK_NONE
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends.base import ByteStream, ClaimRequest, SandboxRecord, TemplateInfo, pool_exhausted
-from sandpod_gateway.backends.local.ledger import Ledger
+from sandpod_gateway.backends.base import (
+    ByteStream,
+    ClaimRequest,
+    SandboxRecord,
+    Status,
+    TemplateInfo,
+    invalid,
+    pool_exhausted,
+)
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.errors import SandpodError
 
@@ -26,6 +38,10 @@ logger = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
 utc_now: Final[Clock] = partial(datetime.now, UTC)
 
+KEEP_ENDED: Final = 600.0
+"""Seconds for which a sandbox that has ended can still be asked about."""
+MAX_ENDED: Final = 1000
+"""Records of ended sandboxes at most; those that nobody asked about for longest go first."""
 _SWEEP_SECONDS: Final = 60.0  # longest pause: a laptop that slept must not wait for a time that has long passed
 
 
@@ -46,13 +62,15 @@ class InProcessBackend:
     """A `Backend` over sandboxes that `_launch` starts."""
 
     kind: str
-    image: str | None = None
-    """What stands for an image, in words: what sandboxes run on."""
+    image: str | None = None  # what sandboxes run on, in words, in place of an image's name
 
     def __init__(self, settings: LocalSettings, clock: Clock = utc_now) -> None:
         self._settings = settings
         self._clock = clock
-        self._ledger = Ledger(settings)
+        self._live: dict[str, SandboxRecord] = {}
+        self._ended = TTLCache[str, SandboxRecord](MAX_ENDED, KEEP_ENDED, lambda: clock().timestamp())
+        self._busy: dict[str, datetime] = {}
+        self._starting: Counter[str] = Counter()  # by owner
         self._cells: dict[str, Cell] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._endings: set[asyncio.Task[None]] = set()
@@ -74,7 +92,7 @@ class InProcessBackend:
             self._sweeper.cancel()
             await asyncio.wait([self._sweeper])
             self._sweeper = None
-        for name in list(self._cells):
+        for name in list(self._live):
             self._end(name)
         if self._endings:
             await asyncio.wait(self._endings)
@@ -98,42 +116,45 @@ class InProcessBackend:
         # One claim at a time for a session: the second one finds what the first one made.
         key = (request.owner, request.session)
         async with self._claims.setdefault(key, asyncio.Lock()) if request.session else contextlib.nullcontext():
-            return self._ledger.of_session(*key) or await self._new(request, lifetime, may_make=may_make)
+            held = (r for r in self._live.values() if request.session and (r.owner, r.session) == key)
+            return next(held, None) or await self._new(request, lifetime, may_make=may_make)
 
     async def get(self, name: str) -> SandboxRecord | None:
         """Return the sandbox of that name, or None."""
-        return self._ledger.records.get(name)
+        return self._live.get(name) or self._ended.get(name)
 
     wake = get  # none is ever suspended
 
     async def list(self, owner: str) -> list[SandboxRecord]:
         """Return the owner's sandboxes, oldest first."""
-        return self._ledger.of_owner(owner)
+        known = [*self._ended.values(), *self._live.values()]
+        return sorted((r for r in known if r.owner == owner), key=lambda r: r.created)
 
     def link_store(self) -> None:
         """Return None: no other gateway has these sandboxes."""
 
-    def warm(self) -> dict[str, int]:
-        """Return how many sandboxes wait for a claim, by template: none, unless a subclass says otherwise."""
-        return {self._settings.template: 0}
-
     async def delete(self, name: str) -> None:
         """End the sandbox and wait until nothing of it is left, even if this call is cancelled."""
-        self._ledger.remove(name)
+        self._ended.pop(name, None)
         if (ending := self._end(name)) is not None:
             await asyncio.shield(ending)
 
     async def touch(self, name: str) -> None:
         """Note that the sandbox is in use now."""
-        self._ledger.touch(name, self._clock())
+        await self.keep_busy(name, 0)
 
     async def keep_busy(self, name: str, seconds: float) -> None:
         """Note that a background run may go on in the sandbox for so many seconds."""
-        self._ledger.touch(name, self._clock(), self._clock() + timedelta(seconds=seconds))
+        if (record := self._live.get(name)) is None:
+            return
+        now = self._clock()
+        used = self._busy[name] = max(now + timedelta(seconds=seconds), self._busy.get(name, now))
+        expires = min(_later(record.created, record.ttl), _later(used, record.idle_timeout))
+        self._live[name] = replace(record, last_activity=now, expires=expires)
 
     async def open_stream(self, name: str) -> ByteStream:
         """Open a stream to the sandbox's runner; see `base.Backend.open_stream`."""
-        record = self._ledger.records.get(name)
+        record = await self.get(name)
         if record is None:
             step = "List your sandboxes, or create one."
             raise SandpodError(ErrorCode.SESSION_NOT_FOUND, "There is no such sandbox.", next_step=step)
@@ -144,51 +165,84 @@ class InProcessBackend:
             raise SandpodError(ErrorCode.SANDBOX_LOST, message, cause=record.message, next_step=step) from error
 
     def _lifetime(self, request: ClaimRequest) -> tuple[int, int]:
-        settings = self._settings
+        settings, step = self._settings, "Correct the argument and call again, or leave it out."
         ttl = settings.ttl if request.ttl is None else request.ttl
         idle_timeout = settings.idle_timeout if request.idle_timeout is None else request.idle_timeout
         if request.template not in {None, settings.template}:
-            raise _invalid(f"There is no template {request.template!r} here, only {settings.template!r}.")
+            raise invalid(f"There is no template {request.template!r} here, only {settings.template!r}.", step)
         if request.network != NETWORK_NONE:
-            raise _invalid("Sandboxes on this server have no network; the only network profile is 'none'.")
+            raise invalid("Sandboxes on this server have no network; the only network profile is 'none'.", step)
         if request.workspace is not None:
-            raise _invalid("Workspaces here have a fixed size and end with their sandbox: none is persistent.")
+            raise invalid("Workspaces here have a fixed size and end with their sandbox: none is persistent.", step)
         if not (1 <= ttl <= MAX_LIFETIME and 1 <= idle_timeout <= MAX_LIFETIME):
-            raise _invalid(f"Lifetimes are from 1 to {MAX_LIFETIME} seconds.")
+            raise invalid(f"Lifetimes are from 1 to {MAX_LIFETIME} seconds.", step)
         return ttl, min(ttl, idle_timeout)
 
     async def _new(self, request: ClaimRequest, lifetime: tuple[int, int], *, may_make: bool) -> SandboxRecord:
-        with self._ledger.starting(request.owner):
+        template, (ttl, idle_timeout) = self._settings.template, lifetime
+        with self._place(request.owner):
             cell = await self._launch(may_make=may_make)
             if cell is None:
-                template, chosen = self._settings.template, self._settings.cold_start
-                raise pool_exhausted(template, request.network, chosen=chosen)
-            record = self._ledger.add(request, self.image, lifetime, self._clock())
-        self._attach(record.name, cell)
+                raise pool_exhausted(template, request.network, chosen=self._settings.cold_start)
+            record = SandboxRecord(
+                name=f"sbx-{secrets.token_hex(6)}",
+                owner=request.owner,
+                session=request.session,
+                template=template,
+                image=self.image,
+                network=request.network,
+                status="Ready",
+                created=self._clock(),
+                ttl=ttl,
+                idle_timeout=idle_timeout,
+            )
+            self._attach(record, cell)
+        await self.touch(record.name)
         if self._sweeper is None:
             await self.delete(record.name)
             await self.check()
-        return record
+        return self._live[record.name]
 
-    def _attach(self, name: str, cell: Cell) -> None:
-        self._cells[name] = cell
-        self._watchers[name] = asyncio.create_task(self._watch(name, cell))
+    @contextlib.contextmanager
+    def _place(self, owner: str) -> Iterator[None]:
+        """Hold a place for a sandbox while it starts. Raises SandpodError: max_sessions or pool_exhausted."""
+        live = Counter(r.owner for r in self._live.values()) + self._starting
+        if live[owner] >= self._settings.max_sandboxes_per_owner:
+            message = f"You have {live[owner]} sandboxes, which is the most you can have."
+            raise SandpodError(ErrorCode.MAX_SESSIONS, message, next_step="Close one that you no longer need.")
+        if live.total() >= self._settings.max_sandboxes:
+            message = f"All {self._settings.max_sandboxes} sandboxes of this server are in use."
+            step = "Close one that you no longer need, or try again later."
+            raise SandpodError(ErrorCode.POOL_EXHAUSTED, message, next_step=step)
+        self._starting[owner] += 1
+        try:
+            yield
+        finally:
+            self._starting -= Counter([owner])
+
+    def _attach(self, record: SandboxRecord, cell: Cell) -> None:
+        self._live[record.name] = record
+        self._cells[record.name] = cell
+        self._watchers[record.name] = asyncio.create_task(self._watch(record.name, cell))
         self._changed.set()
 
     async def _watch(self, name: str, cell: Cell) -> None:
         """Record the end of a sandbox that ended by itself."""
         why = await cell.ending()
         logger.warning("sandbox %s ended by itself: %s", name, why[1])
-        self._ledger.end(name, "Failed", why, self._clock())
-        self._end(name)
+        self._end(name, ("Failed", *why))
 
-    def _end(self, name: str) -> asyncio.Task[None] | None:
-        """Start to end a sandbox, if that is not going on already."""
-        cell = self._cells.pop(name, None)
-        if cell is None:
+    def _end(self, name: str, why: tuple[Status, Reason, str] | None = None) -> asyncio.Task[None] | None:
+        """Start to end a live sandbox, if there is one. Its record stays for a while if there is a reason to give."""
+        record = self._live.pop(name, None)
+        if record is None:
             return None
+        if why is not None:
+            status, reason, message = why
+            self._ended[name] = replace(record, status=status, reason=reason.value, message=message)
+        self._busy.pop(name, None)
         self._changed.set()
-        task = asyncio.ensure_future(self._finish(cell, self._watchers.pop(name)))
+        task = asyncio.ensure_future(self._finish(self._cells.pop(name), self._watchers.pop(name)))
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
         return task
@@ -197,23 +251,26 @@ class InProcessBackend:
     async def _finish(cell: Cell, watcher: asyncio.Task[None]) -> None:
         watcher.cancel()
         await cell.end()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watcher
+        await asyncio.wait([watcher])
+
+    def _expire(self) -> float:
+        """End the sandboxes whose time is over. Return the seconds after which to look again, if nothing changes."""
+        now = self._clock()
+        for record in [r for r in self._live.values() if r.expires is not None and now >= r.expires]:
+            is_old = now >= _later(record.created, record.ttl)
+            reason = Reason.TTL_EXPIRED if is_old else Reason.IDLE_TIMEOUT
+            self._end(record.name, ("Expired", reason, SENTENCES[reason]))
+        ends = (record.expires for record in self._live.values() if record.expires is not None)
+        return min([_SWEEP_SECONDS, *((end - now).total_seconds() for end in ends)])
 
     async def _sweep(self) -> None:
         while True:
             self._changed.clear()
-            now = self._clock()
-            for name in self._ledger.expire(now):
-                self._end(name)
-            event = self._ledger.next_event()
-            pause = _SWEEP_SECONDS if event is None else min(_SWEEP_SECONDS, (event - now).total_seconds())
             # Not `wait_for`: Python 3.11's forgets a cancel that comes together with the event.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.001, pause)):
+                async with asyncio.timeout(self._expire()):
                     await self._changed.wait()
 
 
-def _invalid(message: str) -> SandpodError:
-    step = "Correct the argument and call again, or leave it out."
-    return SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
+def _later(time: datetime, seconds: float) -> datetime:
+    return time + timedelta(seconds=seconds)

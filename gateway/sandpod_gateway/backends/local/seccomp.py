@@ -51,7 +51,8 @@ move_pages 279 239; migrate_pages 256 238; mbind 237 235; set_mempolicy 238 237;
 set_mempolicy_home_node 450 450
 """
 
-_MACHINES: Final = list(bpf.AUDIT_ARCH)
+MACHINES: Final = list(bpf.AUDIT_ARCH)
+"""The machines that have a filter, named as `platform.machine()` does."""
 REFUSED: Final = {
     name: tuple(None if number == "-" else int(number) for number in numbers)
     for line in _TABLE.splitlines()
@@ -76,59 +77,33 @@ def _unless(values: tuple[int, ...], error: int) -> list[bytes]:
     return [*tests, refuse(error)]
 
 
+_CLONE: Final = [_ARGUMENTS[0], *_when(bpf.ANY_BIT, _NEW_NAMESPACES, errno.EPERM), _ALLOW]
+# No typing into a terminal.
+_IOCTL: Final = [
+    _ARGUMENTS[1],
+    *_when(bpf.EQUAL, _TIOCSTI, errno.EPERM),
+    *_when(bpf.EQUAL, _TIOCLINUX, errno.EPERM),
+    _ALLOW,
+]
 _NETLINK: Final = [_ARGUMENTS[2], *_unless((0,), errno.EPROTONOSUPPORT), _ALLOW]
+# Unix sockets, plain TCP and UDP, and the netlink that lists interfaces. Other families and protocols are kernel code
+# (some of it loaded by this very call) that no program here needs.
+_SOCKET: Final = [
+    *(_ARGUMENTS[0], one(bpf.EQUAL, _AF_UNIX, no=1), _ALLOW),
+    *(one(bpf.EQUAL, _AF_NETLINK, no=len(_NETLINK)), *_NETLINK),
+    *_unless((_AF_INET, _AF_INET6), errno.EAFNOSUPPORT),
+    *(_ARGUMENTS[1], one(bpf.AND, _TYPE_MASK), *_unless((_STREAM, _DATAGRAM), errno.ESOCKTNOSUPPORT)),
+    *(_ARGUMENTS[2], *_unless((0, 6, 17), errno.EPROTONOSUPPORT), _ALLOW),
+]
+# Unix sockets alone. For other families, the kernel has code to make pairs, or loads it to refuse them.
+_SOCKETPAIR: Final = [_ARGUMENTS[0], *_unless((_AF_UNIX,), errno.EAFNOSUPPORT), _ALLOW]
 # Calls whose arguments are looked at: their number on each of the machines, and instructions that end by returning.
-_LOOKED_AT: Final = (
-    # clone
-    ((56, 220), [_ARGUMENTS[0], *_when(bpf.ANY_BIT, _NEW_NAMESPACES, errno.EPERM), _ALLOW]),
-    # ioctl: no typing into a terminal.
-    (
-        (16, 29),
-        [
-            _ARGUMENTS[1],
-            *_when(bpf.EQUAL, _TIOCSTI, errno.EPERM),
-            *_when(bpf.EQUAL, _TIOCLINUX, errno.EPERM),
-            _ALLOW,
-        ],
-    ),
-    # socket: Unix sockets, plain TCP and UDP, and the netlink that lists interfaces. Other families and protocols are
-    # kernel code (some of it loaded by this very call) that no program here needs.
-    (
-        (41, 198),
-        [
-            _ARGUMENTS[0],
-            one(bpf.EQUAL, _AF_UNIX, no=1),
-            _ALLOW,
-            one(bpf.EQUAL, _AF_NETLINK, no=len(_NETLINK)),
-            *_NETLINK,
-            *_unless((_AF_INET, _AF_INET6), errno.EAFNOSUPPORT),
-            _ARGUMENTS[1],
-            one(bpf.AND, _TYPE_MASK),
-            *_unless((_STREAM, _DATAGRAM), errno.ESOCKTNOSUPPORT),
-            _ARGUMENTS[2],
-            *_unless((0, 6, 17), errno.EPROTONOSUPPORT),
-            _ALLOW,
-        ],
-    ),
-    # socketpair: Unix sockets alone. For other families, the kernel has code to make pairs, or loads it to refuse them.
-    ((53, 199), [_ARGUMENTS[0], *_unless((_AF_UNIX,), errno.EAFNOSUPPORT), _ALLOW]),
-)
-
-
-def supported(machine: str) -> bool:
-    """Return whether there is a filter for a machine, named as `platform.machine()` does."""
-    return machine in bpf.AUDIT_ARCH
+_LOOKED_AT: Final = (((56, 220), _CLONE), ((16, 29), _IOCTL), ((41, 198), _SOCKET), ((53, 199), _SOCKETPAIR))
 
 
 def program(machine: str) -> bytes:
-    """Return the filter for a machine, named as `platform.machine()` does, as an array of struct sock_filter.
-
-    Raises:
-        ValueError: There is none for that machine.
-    """
-    if not supported(machine):
-        raise ValueError(f"there is no system-call filter for {machine}")
-    at = _MACHINES.index(machine)
+    """Return the filter for one of `MACHINES`, as an array of struct sock_filter."""
+    at = MACHINES.index(machine)
     code = [
         one(bpf.LOAD, bpf.ARCH),
         one(bpf.EQUAL, bpf.AUDIT_ARCH[machine], yes=1),

@@ -20,7 +20,7 @@ from typing import Final
 
 from sandpod_gateway.backends.local import bwrap, seccomp
 from sandpod_gateway.backends.local.bwrap import Bind, View
-from sandpod_gateway.backends.local.host import SYSTEM, Host
+from sandpod_gateway.backends.local.host import RUNNER, SYSTEM, Host
 from sandpod_gateway.backends.local.inside import init as local_init
 from sandpod_gateway.backends.local.inside import launcher as local_launcher
 from sandpod_gateway.backends.local.process import LocalProcess, listen
@@ -145,11 +145,8 @@ async def _start_plain(host: Host, settings: LocalSettings) -> LocalProcess:
         workspace, temporary = folder / "workspace", folder / "tmp"
         workspace.mkdir()
         temporary.mkdir()
-        chosen = [str(Path(program).parent) for program in (host.python, host.node) if program is not None]
-        path = ":".join([*chosen, os.environ.get("PATH", os.defpath)])
-        modules = ":".join(bind.source for bind in host.modules)
-        variables = bwrap.environment(replace(host.view, path=path, node_path=modules), settings)
-        variables |= {"SANDPOD_WORKSPACE": str(workspace), "TMPDIR": str(temporary)}
+        places = {"SANDPOD_WORKSPACE": str(workspace), "TMPDIR": str(temporary)}
+        variables = bwrap.environment(host.view, settings) | places
         lifeline, _ = ends.pipe(into_sandbox=True)
         return await ends.spawn(_runner(host, settings, ends.listening, lifeline), variables, str(workspace))
 
@@ -167,7 +164,7 @@ def _runner(host: Host, settings: LocalSettings, listening: int, lifeline: int) 
         "file_size": max(settings.workspace_bytes, settings.tmp_bytes, settings.packages_bytes, _SPARSE) + 2**20,
     }
     options = {
-        "path": bwrap.HOME if isolated else str(Path(host.runner).parent),
+        "path": bwrap.HOME if isolated else str(RUNNER.parent),
         "limits": limits,
         "lifeline": lifeline,
         # With bubblewrap, which ends with the gateway, the runner does.

@@ -1,25 +1,37 @@
-"""The gateway's own copy of the namespace's Sandboxes, so that looking one up costs no request.
+"""The gateway's own copy of the namespace's Sandboxes, so that looking one up costs no request, and what fills it.
 
-It takes in what the watch reports and the answers to this gateway's own requests: an own write counts at once. It does
-no I/O. Everything is bounded by the number of Sandboxes in the namespace.
+The store takes in what the watch reports and the answers to this gateway's own requests: an own write counts at once.
+It does no I/O. Everything is bounded by the number of Sandboxes in the namespace.
 """
 
 import asyncio
+import contextlib
 import logging
+import random
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
+from sandpod_api import names
 from sandpod_api.types import Sandbox
 from sandpod_gateway.backends.kubernetes.cache.records import is_claimable, is_live, takes_pod
-from sandpod_kube.errors import ClusterError
+from sandpod_kube.client import PAGE, KubeClient
+from sandpod_kube.errors import ClusterError, RefusedError, UnreachableError
 from sandpod_kube.object_cache import Listing, ObjectCache
 from sandpod_kube.resources import SANDBOXES, Key
 
 logger = logging.getLogger(__name__)
+
+SELECTOR: Final = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
+BACK_OFF: Final = (0.0, 0.2, 1.0, 3.0, 10.0)
+"""Seconds from the start of a try to the next after the first, second, ... failure in a row; the last for all that
+follow. Up to a tenth is added at random, so that many gateways do not come back at the same moment."""
 
 T = TypeVar("T")
 
@@ -34,7 +46,7 @@ class SandboxStore:
         self._live: Counter[str] = Counter()  # by owner
         self._pods = 0  # of live ones
         self._reached = -1
-        self._wakers: set[asyncio.Event] = set()
+        self._news = asyncio.Event()  # set, and replaced, with each change
 
     def get(self, name: str) -> Sandbox | None:
         """Return the Sandbox of that name."""
@@ -61,29 +73,24 @@ class SandboxStore:
         """Claimed Sandboxes that have not ended and have a pod, of all owners: suspended ones take no room."""
         return self._pods
 
-    def put(self, sandbox: Sandbox, listing: Listing[Sandbox] | None = None) -> None:
-        """Take in a Sandbox, as part of a full list where one is given, unless a newer state of it is known."""
-        meta = sandbox.metadata
-        created = meta.creation_timestamp.isoformat() if meta.creation_timestamp is not None else ""
-        metadata = {"uid": meta.uid, "resourceVersion": meta.resource_version, "creationTimestamp": created}
-        (listing or self._cache).put(_key(meta.name), metadata, lambda: sandbox)
-
     def take(self, body: dict[str, Any], listing: Listing[Sandbox] | None = None) -> Sandbox | None:
-        """Put a Sandbox as the API server has it, and return it.
+        """Take in a Sandbox, as part of a full list where one is given, and return it. A newer known state stays.
 
         One that this version does not understand is left out until it does; then None is returned.
         """
+        metadata = body.get("metadata") or {}
+        key = _key(str(metadata.get("name")))
         try:
             sandbox = Sandbox.model_validate(body)
         except ValidationError:
             logger.warning("a Sandbox that this version does not understand is left out")
-            self._cache.drop(_key(str((body.get("metadata") or {}).get("name"))))
+            self._cache.drop(key)
             return None
-        self.put(sandbox, listing)
+        (listing or self._cache).put(key, metadata, lambda: sandbox)
         return sandbox
 
     def take_answer(self, body: dict[str, Any]) -> Sandbox:
-        """Take the Sandbox that the API server answered with. Raises ClusterError: it is not one that is understood."""
+        """Take in the Sandbox that the API server answered with. Raises ClusterError: this version can't read it."""
         sandbox = self.take(body)
         if sandbox is None:
             raise ClusterError("the API server answered with a Sandbox that this version does not understand")
@@ -104,26 +111,17 @@ class SandboxStore:
         return version.isdecimal() and int(version) <= self._reached
 
     def listing(self) -> AbstractContextManager[Listing[Sandbox]]:
-        """Return what takes in the entries of a full list; to be entered before the list is asked for."""
+        """Take in a full list; to be entered before the list is asked for."""
         return self._cache.listing(SANDBOXES.kind, "")
 
     async def until(self, check: Callable[[], T | None], timeout: float) -> T | None:  # noqa: ASYNC109 # None is an answer here
-        """Return what `check` gives once it gives something, or None after so many seconds.
-
-        It is asked again after every change, and must not wait.
-        """
-        changed = asyncio.Event()
-        self._wakers.add(changed)
-        try:
+        """Return what `check` gives, called now and after every change, or None after so many seconds without."""
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while (found := check()) is None:
-                    changed.clear()
-                    await changed.wait()
+                    await self._news.wait()
                 return found
-        except TimeoutError:
-            return None
-        finally:
-            self._wakers.discard(changed)
+        return None
 
     def _changed(self, key: Key, old: Sandbox | None, new: Sandbox | None) -> None:
         if old is not None:
@@ -152,9 +150,100 @@ class SandboxStore:
             del self._owned[owner], self._live[owner]
 
     def _wake(self) -> None:
-        for changed in self._wakers:
-            changed.set()
+        self._news.set()
+        self._news = asyncio.Event()
 
 
 def _key(name: str) -> Key:
     return Key(SANDBOXES.kind, "", name)
+
+
+@dataclass(eq=False)
+class SandboxWatch:
+    """Keeps one store as the API server has one namespace: a list, then a watch, over again when it breaks.
+
+    A watch that ends goes on where it was; one that is too old (410) or reports an error starts anew with a list.
+    Errors are waited out with a growing pause, for ever: what is in the store stays usable meanwhile, and whoever
+    writes finds out by the answer.
+    """
+
+    client: KubeClient
+    namespace: str
+    store: SandboxStore
+    silence: float  # seconds without an event after which a watch is opened anew
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
+    _version: str = field(default="", init=False)  # what the store shows; empty where a new list is needed
+    _failures: int = field(default=0, init=False)
+
+    async def start(self) -> None:
+        """Fill the store, then keep it filled in the background. Raises ClusterError: the first list failed."""
+        await self._list()
+        self._task = asyncio.create_task(self._follow())
+
+    async def close(self) -> None:
+        """Stop; the store stays as it is."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _follow(self) -> None:
+        while True:
+            began = time.monotonic()
+            try:
+                if not self._version:
+                    await self._list()
+                if await self._watch():
+                    continue
+            except UnreachableError as error:
+                # What was seen is seen: the next watch goes on after it.
+                logger.warning("the watch of the sandboxes was interrupted: %s", error)
+            except RefusedError as error:
+                self._version = ""
+                if not error.expired:
+                    logger.warning("the watch of the sandboxes was refused: %s", error)
+            except Exception:
+                # The outermost loop: a bug must not leave a gateway that looks alive and knows nothing new.
+                self._version = ""
+                logger.exception("watching the sandboxes failed")
+            pause = BACK_OFF[min(self._failures, len(BACK_OFF) - 1)] * random.uniform(1, 1.1)  # noqa: S311 # no secret
+            self._failures += 1
+            # A watch that was dead for longer before that was known is no reason to wait once more.
+            await asyncio.sleep(max(0.0, began + pause - time.monotonic()))
+
+    async def _list(self) -> None:
+        query = {"labelSelector": SELECTOR, "limit": str(PAGE)}
+        with self.store.listing() as listing:
+            while True:
+                page = await self.client.list_page(SANDBOXES, self.namespace, query)
+                for body in page.get("items") or []:
+                    self.store.take(body, listing)
+                meta = page.get("metadata") or {}
+                if not meta.get("continue"):
+                    break
+                query["continue"] = meta["continue"]
+        self._version = str(meta.get("resourceVersion") or "")
+        self.store.reached(self._version)
+
+    async def _watch(self) -> bool:
+        """Follow one watch to its end. Return whether anything came: where nothing did, there is no reason to hurry."""
+        came = False
+        watch = self.client.watch(SANDBOXES, self.namespace, SELECTOR, self._version, silence=self.silence)
+        async with contextlib.aclosing(watch):
+            async for event in watch:
+                self._take(event)
+                self._failures, came = 0, True
+        return came
+
+    def _take(self, event: dict[str, Any]) -> None:
+        """Take in one event. Raises RefusedError: it says that the watch has ended for a reason."""
+        kind, body = event.get("type"), event.get("object") or {}
+        if kind == "ERROR":
+            code = int(body.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR)
+            raise RefusedError(code, message=str(body.get("message") or ""))
+        meta = body.get("metadata") or {}
+        if kind in {"ADDED", "MODIFIED"}:
+            self.store.take(body)
+        elif kind != "BOOKMARK":
+            self.store.remove(str(meta.get("name")), str(meta.get("uid")))
+        self._version = str(meta.get("resourceVersion") or self._version)
+        self.store.reached(self._version)

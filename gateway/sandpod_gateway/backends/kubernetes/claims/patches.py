@@ -15,7 +15,7 @@ from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.types import Claim, Lifetime, Sandbox, SandboxSpec, SandboxTemplate, TemplateRef, Workspace
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
+from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest, invalid
 from sandpod_gateway.backends.kubernetes.cache.records import is_live, workspace_max
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError
@@ -51,17 +51,13 @@ def check_limits(owned: int, total: int, settings: KubernetesSettings) -> None:
 def unknown_template(template: str) -> SandpodError:
     """Return the refusal of a template that does not exist."""
     step = "Use a template that the server offers, or leave it out for the default one."
-    return _invalid(f"There is no template {template!r:.70}.", step)
+    return invalid(f"There is no template {template!r:.70}.", step)
 
 
 def unknown_profile(network: str, template: str) -> SandpodError:
     """Return the refusal of a network profile that the template does not have."""
     message = f"The template {template!r:.70} has no network profile {network!r:.70}."
-    return _invalid(message, "Use one of the template's profiles, or leave it out for no network.")
-
-
-def _invalid(message: str, next_step: str) -> SandpodError:
-    return SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=next_step)
+    return invalid(message, "Use one of the template's profiles, or leave it out for no network.")
 
 
 def check_request(request: ClaimRequest, settings: KubernetesSettings, now: datetime) -> Wanted:
@@ -83,7 +79,7 @@ def check_request(request: ClaimRequest, settings: KubernetesSettings, now: date
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(str(part) for part in first["loc"]).replace("idleTimeout", "idle_timeout")
         message = f"{field} is not valid: {first['msg']}."
-        raise _invalid(message, "Correct the argument and call again.") from error
+        raise invalid(message, "Correct the argument and call again.") from error
 
 
 def lifetime_of(request: ClaimRequest) -> Lifetime | None:
@@ -91,10 +87,9 @@ def lifetime_of(request: ClaimRequest) -> Lifetime | None:
     if request.ttl is None and request.idle_timeout is None:
         return None
     idle = Lifetime().idle_timeout if request.idle_timeout is None else request.idle_timeout
-    if request.ttl is None:
-        return Lifetime(ttl=max(Lifetime().ttl, idle), idle_timeout=idle)
+    ttl = max(Lifetime().ttl, idle) if request.ttl is None else request.ttl
     # An idle timeout that is longer than the ttl never comes: the ttl ends the sandbox first.
-    return Lifetime(ttl=request.ttl, idle_timeout=min(idle, request.ttl))
+    return Lifetime(ttl=ttl, idle_timeout=min(idle, ttl))
 
 
 def choose_candidate(warm: Iterable[Sandbox], network: str, preferred: Collection[str]) -> Sandbox | None:
@@ -142,12 +137,12 @@ def workspace_for(wanted: Wanted, template: SandboxTemplate) -> Workspace | None
         return own if own.persistent else None
     most = workspace_max(template)
     if request.size is not None and request.size > most:
-        raise _invalid(
+        raise invalid(
             f"A workspace of {request.size} bytes is larger than the template {wanted.template!r} allows.",
             f"Ask for at most {most} bytes, or use another template; the capabilities tell each one's limit.",
         )
     if request.persistent and not (own.persistent or template.spec.workspace_limits.persistent):
-        raise _invalid(
+        raise invalid(
             f"The template {wanted.template!r} has no persistent workspaces.",
             "Leave persistent out, or use a template that has them; the capabilities tell which do.",
         )

@@ -1,17 +1,17 @@
 """Waits until a claimed sandbox is Ready, or says why it will not be, long before any timeout; resumes suspended ones.
 
 It looks at the watch's cache, and asks the API server itself only should the watch be stuck. What a condition's reason
-means for a caller is decided here alone.
+means for a caller is decided here alone. Work that goes on after the call that started it is in `Background`.
 """
 
 import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from sandpod_api import names
 from sandpod_api.base import rfc3339
@@ -23,17 +23,19 @@ from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.claims.patches import check_limits
 from sandpod_gateway.backends.kubernetes.cluster import Cluster, translated
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
-from sandpod_gateway.backends.kubernetes.tasks import Background
 from sandpod_gateway.errors import SandpodError
 from sandpod_kube.errors import ClusterError, NotFoundError
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+CLOSE_TIMEOUT: Final = 5.0
+"""Seconds that work in progress gets to finish when the backend closes."""
 LOOK_AGAIN: Final = 1.0
 """Seconds between two looks, should the watch say nothing: for failures that count only when they last."""
 REREAD_EVERY: Final = 5
 """Looks after which the sandbox is read from the API server."""
-
 ROOM_PATIENCE: Final = 10.0
 """Seconds that nodes or quota may be full before a claim gives up: another sandbox may be on its way out, as a warm one
 that the operator gives up for it."""
@@ -75,6 +77,33 @@ _ASK_FOR_VOLUME: Final = (
     "or of quota. Or create a sandbox without one."
 )
 _FATAL: Final = frozenset({Reason.ADMISSION_REFUSED, Reason.START_FAILED, Reason.NETWORK_OPEN, Reason.KERNEL_SHARED})
+
+
+class Background:
+    """Tasks that nobody waits for. Their number is the callers' business to bound."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start work that a cancel of the caller does not reach. An error that nobody asks for is logged."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.debug("background work ended with %r", task.exception())
+
+    async def close(self) -> None:
+        """Wait for what is in progress, at most `CLOSE_TIMEOUT` seconds, then cancel it."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT)
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 @dataclass(eq=False)
@@ -139,20 +168,17 @@ class Waker:
 
     async def _wake(self, name: str) -> Sandbox:
         sandbox = self.store.get(name)
-        generation = 0
-        if sandbox is not None and sandbox.spec.operating_mode == "Suspended":
-            check_limits(0, self.store.live_total, self.settings)
-            with translated("a suspended sandbox was resumed"):
-                generation = (await self._resume(name)).metadata.generation
-        return await self.wait(name, generation)
-
-    async def _resume(self, name: str) -> Sandbox:
+        if sandbox is None or sandbox.spec.operating_mode != "Suspended":
+            return await self.wait(name)
+        check_limits(0, self.store.live_total, self.settings)
         used = {names.ANNOTATION_LAST_ACTIVITY: rfc3339(datetime.now(UTC))}
         patch = {"metadata": {"annotations": used}, "spec": {"operatingMode": "Running"}}  # again, it changes nothing
-        try:
-            return self.store.take_answer(await self.cluster.merge_patch(names.SANDBOXES, name, patch))
-        except NotFoundError as error:
-            raise _no_start(_DELETED) from error
+        with translated("a suspended sandbox was resumed"):
+            try:
+                resumed = self.store.take_answer(await self.cluster.merge_patch(names.SANDBOXES, name, patch))
+            except NotFoundError as error:
+                raise _no_start(_DELETED) from error
+        return await self.wait(name, resumed.metadata.generation)
 
     async def _reread(self, name: str) -> None:
         try:

@@ -1,4 +1,1 @@
-"""Streams of bytes to programs in pods, by Kubernetes' exec protocol.
-
-What the bytes mean is not known here.
-"""
+"""Streams of bytes to programs in pods, by Kubernetes' exec protocol. What the bytes mean is not known here."""

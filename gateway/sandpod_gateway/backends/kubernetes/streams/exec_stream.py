@@ -107,13 +107,13 @@ class ExecStream:
         self._listening = False
         self._heard = 0  # messages
         self._closed = False
-        self._ended = asyncio.Event()
+        self._ended = False
         self._tasks = [asyncio.create_task(task()) for task in (self._pump, self._send_on, self._keep_alive)]
 
     @property
     def ended(self) -> bool:
         """Whether the other side is gone, or this side closed."""
-        return self._closed or self._ended.is_set()
+        return self._closed or self._ended
 
     @property
     def end(self) -> ExecEnd | None:
@@ -144,10 +144,10 @@ class ExecStream:
             ConnectionError: The stream is closed, by either side.
         """
         async with self._write_lock:
-            while self._unsent and not self._finished:
+            while self._unsent and not (self.ended or self._unsendable):
                 self._sent.clear()
                 await self._sent.wait()
-            if self._finished:
+            if self.ended or self._unsendable:
                 raise ConnectionResetError("the stream is closed")
             view = memoryview(data)
             pieces = (view[start : start + WRITE_PIECE] for start in range(0, len(view), WRITE_PIECE))
@@ -186,10 +186,6 @@ class ExecStream:
             self._unsendable = True  # a frame may be cut; what has come is read all the same
             self._sent.set()
 
-    @property
-    def _finished(self) -> bool:
-        return self.ended or self._unsendable
-
     def _wake(self) -> None:
         """Let whoever waits see that the stream is over: a reader, a reader's pump, a writer."""
         self._readable.set()
@@ -208,7 +204,7 @@ class ExecStream:
         except (aiohttp.ClientError, OSError) as error:
             logger.debug("an exec stream broke: %s", error)
         finally:
-            self._ended.set()
+            self._ended = True
             self._wake()
             self._log_end()
 

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cachetools import TTLCache
 
@@ -16,6 +16,7 @@ from sandpod_gateway.backends.kubernetes.streams.exec_stream import ExecStream
 from sandpod_kube.errors import ClusterError
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 PROMISE: Final = 30.0
 """Seconds that a stream is kept for a claim: the caller opens it right after."""
@@ -37,7 +38,7 @@ class WarmStreams:
     _promised: TTLCache[str, None] = field(default_factory=lambda: TTLCache(_MOST, PROMISE), init=False)
     _refused: TTLCache[str, None] = field(default_factory=lambda: TTLCache(_MOST, RETRY_AFTER), init=False)
     _task: asyncio.Task[None] | None = field(default=None, init=False)
-    _opening: asyncio.Task[ExecStream] | None = field(default=None, init=False)
+    _under_way: asyncio.Task[Any] | None = field(default=None, init=False)  # an opening or a closing
 
     def start(self) -> None:
         """Begin to open streams, in the background."""
@@ -45,12 +46,12 @@ class WarmStreams:
             self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Close all that were not handed out. An opening under way is waited for: breaking it off leaves a socket."""
+        """Close all that were not handed out."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        opened = await asyncio.gather(*filter(None, [self._opening]), return_exceptions=True)
-        streams = {*self._held.values(), *(one for one in opened if isinstance(one, ExecStream))}
+        done = await asyncio.gather(*filter(None, [self._under_way]), return_exceptions=True)
+        streams = {*self._held.values(), *(one for one in done if isinstance(one, ExecStream))}
         self._held.clear()
         await asyncio.gather(*(stream.close() for stream in streams))
 
@@ -71,25 +72,18 @@ class WarmStreams:
     async def _run(self) -> None:
         while True:
             try:
-                for name in self._surplus():
-                    await self._held.pop(name).close()
+                # Looked for anew each time: what is surplus can be claimed while another one is closed.
+                while surplus := self._surplus():
+                    await self._whole(self._held.pop(surplus[0]).close())
                 await self._fill()
             except Exception:
                 # The outermost loop: without it every first run would be slow and nobody would know why.
                 logger.exception("keeping streams to warm sandboxes failed")
-            await self.store.until(self._work, LOOK_AGAIN)
-
-    def _work(self) -> bool | None:
-        """Return whether there is something to close or to open, None where there is not."""
-        return True if self._surplus() or self._next() is not None else None
+            await self.store.until(lambda: self._surplus() or self._next(), LOOK_AGAIN)
 
     def _surplus(self) -> list[str]:
-        warm = self._warm()
-        return [
-            name
-            for name, stream in self._held.items()
-            if stream.ended or (name not in warm and name not in self._promised)
-        ]
+        wanted = self._warm().union(self._promised)
+        return [name for name, stream in self._held.items() if stream.ended or name not in wanted]
 
     def _next(self) -> str | None:
         """Return a warm sandbox to open a stream to, if another one is to be kept."""
@@ -104,9 +98,15 @@ class WarmStreams:
     async def _fill(self) -> None:
         while (name := self._next()) is not None:
             try:
-                self._opening = asyncio.create_task(self.connect(name))
-                self._held[name] = await asyncio.shield(self._opening)
-                self._opening = None
+                self._held[name] = await self._whole(self.connect(name))
             except ClusterError as error:
                 logger.info("no stream to warm sandbox %s can be opened: %s", name, error)
                 self._refused[name] = None
+
+    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
+        """Open or close a stream. Where `close` cancels that, it waits for it: broken off, it leaves a socket."""
+        task = asyncio.create_task(work)
+        self._under_way = task
+        result = await asyncio.shield(task)
+        self._under_way = None
+        return result

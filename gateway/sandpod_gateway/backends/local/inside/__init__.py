@@ -1,4 +1,1 @@
-"""Programs that run inside local sandboxes, or on the way into one.
-
-Standard library only; they never import the gateway.
-"""
+"""Programs that run inside local sandboxes, or on the way into one. They never import the gateway."""

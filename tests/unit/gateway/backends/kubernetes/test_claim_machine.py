@@ -20,8 +20,8 @@ from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.claims import claimer
 from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
+from sandpod_gateway.backends.kubernetes.claims.readiness import Background
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
-from sandpod_gateway.backends.kubernetes.tasks import Background
 from sandpod_gateway.errors import SandpodError
 from sandpod_kube.resources import POOLS, SANDBOXES, TEMPLATES, WATCHED, Key, Resource, key_of
 from support.gateway.kube_objects import NoStreams, patched
@@ -113,7 +113,7 @@ class OneGateway:
         )
         there = [o for key, o in self._api.objects.items() if key.kind == "Sandbox"]
         for manifest in there:
-            self.store.put(Sandbox.model_validate(manifest))
+            self.store.take(manifest)
         self.heard = len(self._api.events)
         self._reach()
 
@@ -124,7 +124,7 @@ class OneGateway:
         """Let the watch tell of the next events."""
         for kind, key, manifest in self._api.events[self.heard : self.heard + count]:
             if key.kind == "Sandbox" and kind == "set":
-                self.store.put(Sandbox.model_validate(manifest))
+                self.store.take(manifest)
             elif key.kind == "Sandbox":
                 self.store.remove(key.name, manifest["metadata"]["uid"])
         self.heard = min(self.heard + count, len(self._api.events))

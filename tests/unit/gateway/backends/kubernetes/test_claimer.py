@@ -13,8 +13,8 @@ from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.claims import claimer, readiness
 from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
+from sandpod_gateway.backends.kubernetes.claims.readiness import Background
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
-from sandpod_gateway.backends.kubernetes.tasks import Background
 from sandpod_gateway.errors import SandpodError
 from sandpod_kube.errors import UnreachableError
 from support.gateway.kube_objects import READY, MemoryApi, NoStreams, body, held_by, not_ready
@@ -58,7 +58,7 @@ class Place:
         self.store.reached(max(known["metadata"]["resourceVersion"] for known in self.api.objects.values()))
 
     def see(self, told: dict[str, Any]) -> None:
-        self.store.put(Sandbox.model_validate(told))
+        self.store.take(told)
 
     async def claim(self, session: str = "", *, ask: bool | None = None, **settings: Any) -> Sandbox:
         """Claim as alice, who may ask for a cold start or rule it out."""
@@ -131,7 +131,7 @@ async def test_a_claim_is_what_was_written_though_the_watch_still_shows_the_sand
     place: Place, monkeypatch: pytest.MonkeyPatch, session: str
 ) -> None:
     place.warm("w")
-    monkeypatch.setattr(place.store, "put", lambda *_: None)
+    monkeypatch.setattr(place.store._cache, "put", lambda *_: None)
     claim = (await place.claim(session)).spec.claim
     assert claim is not None
     assert claim.owner == "alice"

@@ -1,7 +1,8 @@
 import pytest
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends.kubernetes.cluster import translate
+from sandpod_gateway.backends.kubernetes.cluster import translated
+from sandpod_gateway.errors import SandpodError
 from sandpod_kube.errors import ClusterError, RefusedError, UnreachableError
 
 INSIDE = 'pods is forbidden: User "system:serviceaccount:sandpod:gateway" at 10.0.0.1'
@@ -11,6 +12,7 @@ INSIDE = 'pods is forbidden: User "system:serviceaccount:sandpod:gateway" at 10.
     ("error", "code"),
     [
         (UnreachableError(INSIDE), ErrorCode.BACKEND_UNAVAILABLE),
+        (TimeoutError(), ErrorCode.BACKEND_UNAVAILABLE),
         (RefusedError(401, "Unauthorized", INSIDE), ErrorCode.BACKEND_UNAVAILABLE),
         (RefusedError(403, "Forbidden", INSIDE), ErrorCode.BACKEND_UNAVAILABLE),
         (RefusedError(403, "Forbidden", f"exceeded quota: {INSIDE}"), ErrorCode.QUOTA_EXCEEDED),
@@ -19,8 +21,12 @@ INSIDE = 'pods is forbidden: User "system:serviceaccount:sandpod:gateway" at 10.
         (RefusedError(500, "InternalError", INSIDE), ErrorCode.BACKEND_UNAVAILABLE),
     ],
 )
-def test_a_caller_is_told_a_code_and_nothing_of_the_clusters_inside(error: ClusterError, code: ErrorCode) -> None:
-    told = translate(error, "a sandbox was claimed")
+def test_a_caller_is_told_a_code_and_nothing_of_the_clusters_inside(
+    error: ClusterError | TimeoutError, code: ErrorCode
+) -> None:
+    with pytest.raises(SandpodError) as refused, translated("a sandbox was claimed"):
+        raise error
+    told = refused.value
     assert told.code == code
     assert "a sandbox was claimed" in told.message or code == ErrorCode.QUOTA_EXCEEDED
     assert INSIDE not in f"{told.message} {told.cause} {told.next_step}"

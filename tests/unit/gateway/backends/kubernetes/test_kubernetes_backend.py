@@ -15,6 +15,7 @@ from sandpod_gateway.backends.kubernetes import backend as kubernetes_module
 from sandpod_gateway.backends.kubernetes.backend import KubernetesBackend
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.streams import warm_streams
+from sandpod_gateway.backends.kubernetes.streams.exec_stream import ExecStream
 from sandpod_gateway.errors import SandpodError, StartError
 from support.gateway.kube_objects import body, held_by, not_ready
 from support.servers.kube_server import KubeServer, serve, write_kubeconfig
@@ -171,6 +172,62 @@ async def test_the_stream_of_a_sandbox_that_others_took_is_closed(kube: KubeServ
     kube.show("MODIFIED", body("w", claim=held_by("bob")))
     await until(lambda: held.ended)
     assert backend._open.streams.names() == set()
+
+
+class SlowClose:
+    """The closing of a held stream, which ends when it is let go on."""
+
+    def __init__(self, stream: ExecStream, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go_on, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._close = stream.close
+        monkeypatch.setattr(stream, "close", self)
+
+    async def __call__(self) -> None:
+        self.begun.set()
+        await self.go_on.wait()
+        await self._close()
+        self.ended.set()
+
+
+async def test_a_stream_that_is_being_closed_when_the_backend_closes_is_closed_all_the_same(
+    kube: KubeServer, backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kube.show("ADDED", body("w"))
+    await until(lambda: backend._open.streams.names() == {"w"})
+    slow = SlowClose(backend._open.streams._held["w"], monkeypatch)
+    kube.show("MODIFIED", body("w", claim=held_by("bob")))
+    await asyncio.wait_for(slow.begun.wait(), LIMIT)
+    closing = asyncio.create_task(backend.close())
+    await asyncio.sleep(0)
+    slow.go_on.set()
+    await closing
+    assert slow.ended.is_set()
+
+
+async def test_a_stream_is_handed_out_or_closed_and_never_both(
+    kube: KubeServer, backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    streams = backend._open.streams
+    streams.limit = 2
+    for name in ("v", "w"):
+        kube.show("ADDED", body(name))
+    await until(lambda: streams.names() == {"v", "w"})
+    slow = {name: SlowClose(stream, monkeypatch) for name, stream in streams._held.items()}
+    for name in ("v", "w"):
+        kube.show("MODIFIED", body(name, claim=held_by("bob")))
+    await until(lambda: any(one.begun.is_set() for one in slow.values()))
+    [closed] = [name for name, one in slow.items() if one.begun.is_set()]
+    other = {"v": "w", "w": "v"}[closed]
+    assert streams.take(closed) is None
+    taken = streams.take(other)
+    assert taken is not None
+    for one in slow.values():
+        one.go_on.set()
+    await until(lambda: streams._under_way is None)
+    assert slow[closed].ended.is_set()
+    assert not slow[other].begun.is_set()
+    assert "failed" not in caplog.text
+    await taken.close()
 
 
 async def test_a_stream_nobody_fetched_is_closed(

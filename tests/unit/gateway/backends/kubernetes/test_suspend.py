@@ -18,9 +18,8 @@ from sandpod_gateway.backends.kubernetes.cache import records
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.claims import patches as claims
 from sandpod_gateway.backends.kubernetes.claims import readiness
-from sandpod_gateway.backends.kubernetes.claims.readiness import Waker
+from sandpod_gateway.backends.kubernetes.claims.readiness import Background, Waker
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
-from sandpod_gateway.backends.kubernetes.tasks import Background
 from sandpod_gateway.errors import SandpodError
 from support.gateway.fake_gateway import Caller, Place
 from support.gateway.kube_objects import READY, MemoryApi, body, held_by, not_ready
@@ -192,7 +191,7 @@ class Sleeping:
         pass
 
     def see(self, told: dict[str, Any]) -> None:
-        self.store.put(Sandbox.model_validate(told))
+        self.store.take(told)
 
     async def becomes(self, *conditions: dict[str, Any], generation: int = 2) -> None:
         """The operator writes a status, once the waker has written its wish."""

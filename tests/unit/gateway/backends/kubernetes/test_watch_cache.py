@@ -5,13 +5,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from sandpod_api.types import Sandbox
-from sandpod_gateway.backends.kubernetes.cache import watch as watch_module
-from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
-from sandpod_gateway.backends.kubernetes.cache.watch import SandboxWatch
+from sandpod_gateway.backends.kubernetes.cache import sandbox_cache
+from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore, SandboxWatch
 from sandpod_kube.errors import RefusedError, UnreachableError
 from sandpod_kube.resources import Resource
-from support.gateway.kube_objects import Json, body, held_by, not_ready, sandbox
+from support.gateway.kube_objects import Json, body, held_by, not_ready
 
 if TYPE_CHECKING:
     from sandpod_kube.client import KubeClient
@@ -31,29 +29,29 @@ def version(store: SandboxStore, name: str) -> str | None:
 
 def test_an_own_claim_counts_at_once_and_older_news_does_not_undo_it() -> None:
     store = SandboxStore()
-    store.put(sandbox("w", version="1"))
-    store.put(sandbox("w", claim=MINE, version="3"))
+    store.take(body("w", version="1"))
+    store.take(body("w", claim=MINE, version="3"))
     assert warm_names(store) == set()
     assert [found.metadata.name for found in store.owned("alice")] == ["w"]
-    store.put(sandbox("w", version="2"))
+    store.take(body("w", version="2"))
     assert version(store, "w") == "3"
-    store.put(sandbox("w", claim=MINE, version="3"))
-    store.put(sandbox("w", claim=MINE, version="4"))
+    store.take(body("w", claim=MINE, version="3"))
+    store.take(body("w", claim=MINE, version="4"))
     assert version(store, "w") == "4"
 
 
 def test_news_that_overtook_the_answer_is_not_overwritten_by_it() -> None:
     store = SandboxStore()
-    store.put(sandbox("w", version="1"))
-    store.put(sandbox("w", claim=MINE, version="2"))
-    store.put(sandbox("w", claim=MINE, version="3"))
-    store.put(sandbox("w", claim=MINE, version="2"))
+    store.take(body("w", version="1"))
+    store.take(body("w", claim=MINE, version="2"))
+    store.take(body("w", claim=MINE, version="3"))
+    store.take(body("w", claim=MINE, version="2"))
     assert version(store, "w") == "3"
 
 
 def test_a_sandbox_that_was_made_is_there_before_the_watch_tells() -> None:
     store = SandboxStore()
-    store.put(sandbox("new", claim=MINE))
+    store.take(body("new", claim=MINE))
     assert store.live("alice") == 1
     store.remove("new", "uid-new")
     assert store.get("new") is None
@@ -62,53 +60,53 @@ def test_a_sandbox_that_was_made_is_there_before_the_watch_tells() -> None:
 
 def test_a_deleted_sandbox_stays_away_whatever_the_watch_still_tells_of_it() -> None:
     store = SandboxStore()
-    store.put(sandbox("s", claim=MINE, version="1"))
+    store.take(body("s", claim=MINE, version="1"))
     store.remove("s")
     assert store.get("s") is None
     assert store.owned("alice") == []
-    store.put(sandbox("s", claim=MINE, version="2"))
+    store.take(body("s", claim=MINE, version="2"))
     assert store.get("s") is None
     store.remove("s", "uid-s")
     again = body("s", version="5")
     again["metadata"]["uid"] = "another"
-    store.put(Sandbox.model_validate(again))
+    store.take(again)
     assert version(store, "s") == "5"
 
 
 def test_a_late_answer_does_not_bring_a_deleted_sandbox_back() -> None:
     store = SandboxStore()
-    store.put(sandbox("w", version="1"))
+    store.take(body("w", version="1"))
     store.remove("w", "uid-w")
-    store.put(sandbox("w", claim=MINE, version="2"))
+    store.take(body("w", claim=MINE, version="2"))
     assert store.get("w") is None
 
 
 def test_a_deletion_of_the_old_one_does_not_remove_a_new_one_of_the_same_name() -> None:
     store = SandboxStore()
-    store.put(sandbox("s"))
+    store.take(body("s"))
     store.remove("s", "uid-of-an-older-one")
     assert version(store, "s") == "1"
 
 
 def test_a_list_replaces_all_but_later_own_writes() -> None:
     store = SandboxStore()
-    store.put(sandbox("gone"))
-    store.put(sandbox("early", claim=MINE))
+    store.take(body("gone"))
+    store.take(body("early", claim=MINE))
     with store.listing() as listing:
-        store.put(sandbox("late", claim=MINE))
+        store.take(body("late", claim=MINE))
         store.take(body("listed"), listing)
     assert [store.get(name) is not None for name in ("gone", "early", "late", "listed")] == [False, False, True, True]
 
 
 def test_what_can_be_claimed_is_known_by_template() -> None:
     store = SandboxStore()
-    store.put(sandbox("a"))
-    store.put(sandbox("b", conditions=[not_ready("Starting")]))
+    store.take(body("a"))
+    store.take(body("b", conditions=[not_ready("Starting")]))
     assert warm_names(store) == {"a"}
-    store.put(sandbox("b", version="2"))
+    store.take(body("b", version="2"))
     assert store.warm_counts() == {"default": 2}
     store.remove("a", "uid-a")
-    store.put(sandbox("b", claim=MINE, version="3"))
+    store.take(body("b", claim=MINE, version="3"))
     assert store.warm_counts() == {"default": 0}
     assert store.warm("no-such") == []
 
@@ -117,8 +115,8 @@ async def test_a_wait_looks_again_after_each_change_and_gives_up_in_time() -> No
     store = SandboxStore()
     waiting = asyncio.create_task(store.until(lambda: version(store, "w"), LIMIT))
     await asyncio.sleep(0)
-    store.put(sandbox("other"))
-    store.put(sandbox("w", version="7"))
+    store.take(body("other"))
+    store.take(body("w", version="7"))
     assert await waiting == "7"
     assert await store.until(lambda: version(store, "no-such"), 0) is None
 
@@ -183,7 +181,7 @@ async def watched(script: Script) -> AsyncIterator[SandboxStore]:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch_module, "BACK_OFF", (0.0,))
+    monkeypatch.setattr(sandbox_cache, "BACK_OFF", (0.0,))
 
 
 async def test_all_pages_of_the_list_and_then_the_changes_are_taken() -> None:
@@ -240,7 +238,7 @@ async def test_a_sandbox_that_is_not_understood_is_left_out_and_nothing_else() -
     )
     async with watched(script) as store:
         assert warm_names(store) == {"b"}
-        store.put(sandbox("a", version="9"))
+        store.take(body("a", version="9"))
         assert warm_names(store) == {"a", "b"}, "and is there again once it is understood"
 
 
@@ -254,7 +252,7 @@ async def test_a_listed_sandbox_that_is_not_understood_is_there_again_once_it_is
 async def test_pauses_grow_while_nothing_comes_and_are_over_with_the_first_news(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watch_module, "BACK_OFF", (0.0, 100.0, 200.0))
+    monkeypatch.setattr(sandbox_cache, "BACK_OFF", (0.0, 100.0, 200.0))
     pauses: list[float] = []
     sleep = asyncio.sleep
 

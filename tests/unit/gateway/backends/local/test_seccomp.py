@@ -126,6 +126,6 @@ def test_pairs_of_sockets_are_unix_only(machine: str, kind: int) -> None:
 
 
 def test_an_unknown_machine_has_no_filter() -> None:
-    assert not seccomp.supported("riscv64")
+    assert seccomp.MACHINES == MACHINES
     with pytest.raises(ValueError, match="riscv64"):
         seccomp.program("riscv64")
