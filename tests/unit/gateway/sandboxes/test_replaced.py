@@ -1,6 +1,7 @@
 """A default sandbox that is lost or has expired is replaced, and the first answer after that says what is gone."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,9 +59,14 @@ async def test_first_default_sandbox_of_a_caller_replaces_none(alice: Caller) ->
     assert (await CALLS["write_file"](alice))["hint"] is None
 
 
+def starts(place: Place, name: str) -> None:
+    """Let a sandbox be one that is not ready yet, as a pod is at first."""
+    place.backend._live[name] = replace(place.backend._live[name], status="Pending")
+
+
 async def test_default_sandbox_that_another_call_has_just_claimed_replaces_none(alice: Caller, place: Place) -> None:
     name = str((await CALLS["write_file"](alice))["sandbox"])
-    place.backend._change(name, status="Pending", message="The container is being created.")
+    starts(place, name)
     answer = await CALLS["run"](alice)
     assert (answer["sandbox"], answer["hint"]) == (name, None)
 
@@ -71,6 +77,6 @@ async def test_loss_is_still_said_where_another_call_has_found_the_new_sandbox_s
     await lost(alice, place, Reason.TTL_EXPIRED)
     sandboxes = place.gateway._sandboxes
     name = (await sandboxes.resolve("alice", None)).name
-    place.backend._change(name, status="Pending")
+    starts(place, name)
     assert (await sandboxes.resolve("alice", None)).name == name
     assert sandboxes.replaced(name) == GONE + ENDS[Reason.TTL_EXPIRED]
