@@ -6,6 +6,7 @@ module reads the environment.
 
 import importlib.metadata
 import os
+import re
 import secrets
 import socket
 from datetime import timedelta
@@ -142,6 +143,15 @@ class OperatorSettings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the environment before what the file says."""
         return sources["env_settings"], sources["init_settings"]
+
+    @field_validator("api_server", "cluster_dns", "peer", "more_probes")
+    @classmethod
+    def _endpoints(cls, value: str) -> str:
+        for each in filter(None, map(str.strip, value.split(","))):
+            host, _, port = each.rpartition(":")
+            if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 2**16:
+                raise ValueError(f"{each!r} is not host:port, such as 192.0.2.1:443")
+        return value
 
     @field_validator("namespaces", mode="before")
     @classmethod

@@ -50,6 +50,12 @@ def test_every_process_has_an_identity_of_its_own(monkeypatch: pytest.MonkeyPatc
         {"HEARTBEAT_TIMEOUT": "10"},
         {"WORKERS": "0"},
         {"LOG_FORMAT": "xml"},
+        # Every sandbox would end at its start.
+        {"MORE_PROBES": "192.0.2.1:443,192.0.2.2"},
+        {"MORE_PROBES": "192.0.2.1:70000"},
+        {"CLUSTER_DNS": "10.96.0.10:0"},
+        {"PEER": ":8081"},
+        {"API_SERVER": "10.96.0.1:https"},
     ],
 )
 def test_settings_that_make_no_sense_are_refused(monkeypatch: pytest.MonkeyPatch, values: dict[str, str]) -> None:
