@@ -111,7 +111,12 @@ class OperatorSettings(BaseSettings):
         description="Time without an event of a watch after which it is reopened: its connection may be dead "
         "without notice. The API server sends something about once a minute.",
     )
-    request_timeout: float = Field(30, gt=0, description="Longest wait for one answer of the API server.")
+    request_timeout: float = Field(
+        35,
+        gt=0,
+        description="Longest wait for one answer of the API server. It waits up to 30 s for an admission webhook, and "
+        "then names it.",
+    )
 
     lease_duration: int = Field(
         15, ge=2, description="Time after which an active replica that does not renew is replaced."

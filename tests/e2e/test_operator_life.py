@@ -106,28 +106,6 @@ async def test_pod_that_admission_refuses_is_told(objects: Objects) -> None:
     assert "no-such-class" in await objects.reason("refused", "AdmissionRefused")
 
 
-async def test_webhook_that_is_down_is_told_by_its_name_and_the_pod_made_once_it_is_gone(objects: Objects) -> None:
-    name = f"{objects.namespace}.example.com"
-    hook: dict[str, object] = {
-        "name": name,
-        "admissionReviewVersions": ["v1"],
-        "sideEffects": "None",
-        "failurePolicy": "Fail",
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": objects.namespace}},
-        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
-        "clientConfig": {"service": {"name": "nosuch", "namespace": "default"}},
-    }
-    kind = "ValidatingWebhookConfiguration"
-    version = "admissionregistration.k8s.io/v1"
-    await objects.put({"apiVersion": version, "kind": kind, "metadata": {"name": name}, "webhooks": [hook]})
-    try:
-        await objects.sandbox("hooked")
-        assert name in await objects.reason("hooked", "AdmissionRefused")
-    finally:
-        await objects.cluster.kubectl("delete", kind, name)
-    await objects.phase("hooked", "Ready")
-
-
 async def test_image_without_a_runner_is_told(objects: Objects) -> None:
     await objects.template("plain", image=await objects.pause_image(), imagePullPolicy="Never")
     await objects.sandbox("no-runner", templateRef={"name": "plain"})

@@ -23,6 +23,9 @@ _START_SECONDS: Final = 60
 _MARGIN: Final = 3600
 _TERMINATION: Final = {"terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}
 _RUNNER_MOUNT: Final = {"name": "runner", "mountPath": names.RUNNER_HOME, "readOnly": True}
+# Istio and Linkerd add no proxy then, whatever the namespace says: it could connect nowhere from a sandbox.
+_NO_PROXY_LABELS: Final = {"sidecar.istio.io/inject": "false", "istio.io/dataplane-mode": "none"}
+_NO_PROXY_ANNOTATIONS: Final = {"linkerd.io/inject": "disabled"}
 _TMP: Final = "/tmp"  # noqa: S108 - the pod's own, sized and in memory
 
 
@@ -121,10 +124,12 @@ def build_pod(
         names.LABEL_SANDBOX: sandbox.metadata.name,
         names.LABEL_TEMPLATE: template.metadata.name,
         names.LABEL_NETWORK: profile.name,
+        **_NO_PROXY_LABELS,
     }
+    metadata = child_metadata(sandbox.metadata.name, resources.SANDBOXES, sandbox, labels)
     return {
         **resources.PODS.header,
-        "metadata": child_metadata(sandbox.metadata.name, resources.SANDBOXES, sandbox, labels),
+        "metadata": {**metadata, "annotations": _NO_PROXY_ANNOTATIONS},
         "spec": {
             **security.pod_isolation(),
             **({"dnsPolicy": "ClusterFirst"} if profile.dns else security.closed_dns()),

@@ -21,7 +21,6 @@ class ContainerStatus(ObservedModel):
     """What the kubelet reports about a container."""
 
     name: str = ""
-    ready: bool = False
     started: bool | None = None
     waiting: StateDetail | None = Field(None, validation_alias=AliasPath("state", "waiting"))
     terminated: StateDetail | None = Field(None, validation_alias=AliasPath("state", "terminated"))
@@ -71,10 +70,10 @@ class Pod(ObservedModel):
         return self.container_status.terminated
 
     @property
-    def failed_init(self) -> StateDetail | None:
-        """How an init container failed, if one did: the sandbox's own never starts then."""
-        ends = (status.terminated for status in self.init_statuses)
-        return next((end for end in ends if end is not None and end.exit_code != 0), None)
+    def failed_init(self) -> tuple[str, StateDetail] | None:
+        """The name of an init container that failed and how, if one did: the sandbox's own never starts then."""
+        ends = ((status.name, status.terminated) for status in self.init_statuses)
+        return next(((name, end) for name, end in ends if end is not None and end.exit_code != 0), None)
 
     @property
     def kernel(self) -> str:
@@ -117,13 +116,14 @@ class Pod(ObservedModel):
     def ready(self) -> bool:
         """Whether it accepts runs now, and its node is reachable.
 
-        The kubelet reports at once that a startup probe has passed, and up to a second later that container and pod are
-        ready, which without a readiness probe says nothing more. A node that is given up has a ready container in a
-        pod that is not: https://kubernetes.io/docs/concepts/architecture/nodes/#node-status.
+        The kubelet reports at once that a startup probe has passed, and up to a second later that containers and pod
+        are ready, which without a readiness probe says nothing more. A container that an admission webhook has added
+        may never be. A node that is given up has ready containers in a pod that is not:
+        https://kubernetes.io/docs/concepts/architecture/nodes/#node-status.
         """
         if not self.started or self.ended:
             return False
-        return not self.container_status.ready or self.is_true("Ready")
+        return self.is_true("Ready") or not self.is_true("ContainersReady")
 
     def condition(self, kind: str) -> PodCondition | None:
         """Return the pod's condition of that type, or None."""

@@ -96,7 +96,8 @@ def end_of(pod: Pod, *, was_ready: bool) -> Cause | None:
     if pod.terminated is not None:
         return _end_of_container(pod.terminated, was_ready=was_ready)
     if (failed := pod.failed_init) is not None:
-        return start_failed(failed.message or f"the runner could not be copied, exit code {failed.exit_code}.")
+        name, end = failed
+        return start_failed(end.message or f"its init container {name!r} ended with exit code {end.exit_code}.")
     return cause(Reason.POD_FAILED if was_ready else Reason.START_FAILED, pod.message or pod.reason)
 
 
@@ -138,7 +139,7 @@ def runtime_fault(pod: Pod) -> str | None:
 
     None where nothing failed, where something of the pod ran and ended, and where the next pod would fail as this one.
     """
-    end = pod.terminated or pod.failed_init
+    end = pod.terminated or (pod.failed_init[1] if pod.failed_init else None)
     detail, reasons = (end, _NEVER_RAN) if end is not None else (pod.waiting, _RUNTIME)
     fault = detail.message if detail is not None and detail.reason in reasons else ""
     lasting = RUNNER_HOME in fault or _LASTING.search(fault)

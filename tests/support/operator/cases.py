@@ -353,7 +353,15 @@ CASES: dict[str, Case] = {
         "Failed",
     ),
     "started, and its node has not told that it is ready": Case(
-        observed(pod=a_pod(status=running(ready=False, container_ready=False))),
+        observed(pod=a_pod(status=running(ready=False, containers_ready=False))),
+        "NetworkIsolated=True/Probed Ready=True/Ready",
+        "Ready",
+    ),
+    "another container of its pod is not ready any more": Case(
+        observed(
+            sandbox=a_sandbox(claimed=30, status=LIVED),
+            pod=a_pod(status=running(ready=False, containers_ready=False)),
+        ),
         "NetworkIsolated=True/Probed Ready=True/Ready",
         "Ready",
     ),

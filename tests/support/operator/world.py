@@ -113,22 +113,23 @@ def a_pod(sandbox: str = "box", *, status: Any = None, **meta: Any) -> Pod:
     return Pod.model_validate(pod_object(sandbox, status=status, **meta))
 
 
-def running(*, ready: bool = True, container_ready: bool = True) -> dict[str, Any]:
+def running(*, ready: bool = True, containers_ready: bool = True) -> dict[str, Any]:
     """The status of a pod whose runner has started.
 
     A node that is given up has its pods' condition Ready changed and nothing else; as the startup probe passes, the
-    kubelet tells `started` before either is true.
+    kubelet tells `started` before either is true; a container that a webhook added may keep both false.
     """
     return {
         "phase": "Running",
         "conditions": [
             {"type": "PodScheduled", "status": "True"},
             {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": rfc3339(NOW)},
+            {"type": "ContainersReady", "status": "True" if containers_ready else "False"},
         ],
         "containerStatuses": [
             {
                 "name": "sandbox",
-                "ready": container_ready,
+                "ready": True,
                 "started": True,
                 "state": {"running": {"startedAt": rfc3339(NOW)}},
             }

@@ -8,20 +8,15 @@ here it is since a moment that the test chooses, so that nothing depends on time
 import base64
 import contextlib
 import json
-import socket
-import ssl
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from cryptography import x509
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.operator.process import now, run
-from support.servers.certificates import make_certificate
+from support.servers.https_server import Served, https_server
 
 GROUP: Final = "external.metrics.k8s.io"
 VERSION: Final = "v1beta1"
@@ -92,55 +87,27 @@ def serving(adapter: Adapter, namespace: str, folder: Path) -> Iterator[None]:
         folder: Where its certificate is written.
     """
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            """Answer one request."""
-            found = adapter.answer(self.path)
-            body = json.dumps(found or {}).encode()
-            self.send_response(200 if found else 404)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(path: str, _: bytes) -> dict[str, Any] | None:
+        return adapter.answer(path)
 
-        def log_message(self, *_: object) -> None:
-            """Say nothing of the API server's looks."""
-
-    host = _address_for_the_cluster()
-    certificate, key = make_certificate(folder, x509.DNSName(f"{NAME}.{namespace}.svc"))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    with ThreadingHTTPServer((host, 0), Handler) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-        # As a daemon: should the API server not be there to forget it, the tests end all the same.
-        threading.Thread(target=server.serve_forever, name=NAME, daemon=True).start()
+    with https_server(answer, folder, f"{NAME}.{namespace}.svc") as served:
         try:
-            objects = _objects(namespace, host, server.server_port, certificate.read_bytes())
+            objects = _objects(namespace, served)
             run("apply", "-f", "-", stdin=json.dumps({**_typed("v1", "List"), "items": objects}))
             run("wait", f"apiservice/{VERSION}.{GROUP}", "--for=condition=Available", "--timeout=60s")
             yield
         finally:
             run("delete", "apiservice", f"{VERSION}.{GROUP}", "--ignore-not-found")
-            server.shutdown()
 
 
-def _address_for_the_cluster() -> str:
-    """Return the address of this machine that the nodes reach: the one that it reaches them from."""
-    node = run("get", "nodes", "-o", "jsonpath={.items[0].status.addresses[?(@.type=='InternalIP')].address}")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((node, 9))
-        address: str = probe.getsockname()[0]
-        return address
-
-
-def _objects(namespace: str, host: str, port: int, certificate: bytes) -> list[dict[str, Any]]:
+def _objects(namespace: str, served: Served) -> list[dict[str, Any]]:
     """Return what leads the API server to a port of this machine.
 
     By an address and not by endpoints: those take a while to be known to the node, and until then what is sent to the
     Service goes to wherever the machine's network sends it, on a connection that the API server keeps.
     """
     place = {"name": NAME, "namespace": namespace}
-    leads = {"type": "ExternalName", "externalName": host}
+    leads = {"type": "ExternalName", "externalName": served.host}
     service = {**_typed("v1", "Service"), "metadata": place, "spec": leads}
     api = {
         **_typed("apiregistration.k8s.io/v1", "APIService"),
@@ -150,8 +117,8 @@ def _objects(namespace: str, host: str, port: int, certificate: bytes) -> list[d
             "version": VERSION,
             "groupPriorityMinimum": 100,
             "versionPriority": 100,
-            "service": {**place, "port": port},
-            "caBundle": base64.b64encode(certificate).decode(),
+            "service": {**place, "port": served.port},
+            "caBundle": base64.b64encode(served.certificate).decode(),
         },
     }
     return [service, api]

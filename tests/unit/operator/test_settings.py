@@ -19,6 +19,11 @@ def test_namespaces_are_separated_by_commas_and_named_once(monkeypatch: pytest.M
     assert read(monkeypatch, NAMESPACES=" a, b ,a,").namespaces == ("a", "b")
 
 
+def test_answer_that_names_a_slow_webhook_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    longest_of_a_webhook = 30  # seconds, as Kubernetes validates timeoutSeconds
+    assert read(monkeypatch).request_timeout > longest_of_a_webhook
+
+
 @pytest.mark.parametrize("value", ["", " , ", "team-*", "Not_A_Name"])
 def test_namespaces_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     with pytest.raises(ValidationError, match="namespaces"):

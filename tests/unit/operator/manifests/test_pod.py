@@ -24,7 +24,10 @@ PLAIN_POD: dict[str, Any] = {
             "sandpod.dev/sandbox": "box",
             "sandpod.dev/template": "python",
             "sandpod.dev/network": "none",
+            "sidecar.istio.io/inject": "false",
+            "istio.io/dataplane-mode": "none",
         },
+        "annotations": {"linkerd.io/inject": "disabled"},
         "ownerReferences": [
             {
                 "apiVersion": "sandpod.dev/v1alpha1",

@@ -64,7 +64,7 @@ def before(state: dict[str, Any], **status: Any) -> Pod:
 
 def test_runner_that_could_not_be_brought_is_the_reason() -> None:
     pod = before({"terminated": {"exitCode": 1, "reason": "Error", "message": ""}}, phase="Failed")
-    sentence = "The container can't be started: the runner could not be copied, exit code 1."
+    sentence = "The container can't be started: its init container 'runner' ended with exit code 1."
     assert end_of(pod, was_ready=False) == (Reason.START_FAILED, sentence)
 
 
