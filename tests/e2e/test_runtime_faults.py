@@ -36,20 +36,20 @@ case " $* " in
 esac
 exec "$0.sandpod" "$@"
 """.replace("WORDS", WORDS.replace("'", "'\\''"))
-# Each by one rename, so that there is a runc at every moment.
+# Each by one rename, so that there is a runc at every moment; the wrapper's own is there for those that run it already.
 BREAK = f"""
 runc=$(command -v runc)
-test ! -e $runc.sandpod
 cat >$runc.new <<'END'
 {WRAPPER}
 END
 chmod 755 $runc.new
-cp -p $runc $runc.sandpod
+cp -p $runc $runc.copy
+mv $runc.copy $runc.sandpod
 mv $runc.new $runc
 """
 MEND = """
 runc=$(command -v runc)
-if [ -e $runc.sandpod ]; then mv $runc.sandpod $runc; fi
+if [ -e $runc.sandpod ]; then cp -p $runc.sandpod $runc.copy; mv $runc.copy $runc; fi
 rm -f /run/sandpod-fails-*
 """
 
