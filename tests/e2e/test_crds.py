@@ -2,23 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from sandpod_api.names import API_VERSION
-from support.cluster.cluster import Cluster, ClusterError
-from support.operator.process import Objects, namespace, now
+from support.cluster.cluster import ClusterError
+from support.operator.process import Objects, now
 
 CLAIM = {"owner": "alice", "time": "2026-03-01T12:00:00Z"}
-
-
-@pytest.fixture(scope="module")
-def objects(cluster: Cluster) -> Iterator[Objects]:
-    assert cluster.sandboxes
-    with namespace("crds") as own:
-        yield Objects(cluster=own)
 
 
 def sandbox(name: str = "box", **spec: Any) -> dict[str, Any]:

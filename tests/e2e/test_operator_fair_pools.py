@@ -8,17 +8,10 @@ from typing import Any
 
 import pytest
 
-from support.cluster.cluster import Cluster, ClusterError, T, until
-from support.operator.process import Objects, OperatorProcess, namespace, running
+from support.cluster.cluster import ClusterError, T, until
+from support.operator.process import Objects, OperatorProcess, running
 
 PODS = 5
-
-
-@pytest.fixture(scope="module")
-def objects(cluster: Cluster) -> Iterator[Objects]:
-    assert cluster.namespace
-    with namespace("fair") as own:
-        yield Objects(cluster=own)
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,6 @@ pytestmark = pytest.mark.usefixtures("operator")
 
 
 @pytest.fixture(scope="module")
-def objects(cluster: Cluster) -> Iterator[Objects]:
-    assert cluster.namespace
-    with namespace("life") as own:
-        yield Objects(cluster=own)
-
-
-@pytest.fixture(scope="module")
 def operator(objects: Objects, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
     with running(tmp_path_factory.mktemp("operator") / "log", objects.namespace) as made:
         asyncio.run(objects.template())

@@ -9,15 +9,8 @@ from typing import Any
 
 import pytest
 
-from support.cluster.cluster import Cluster, until
-from support.operator.process import FAST, IMAGE, Objects, OperatorProcess, namespace, running
-
-
-@pytest.fixture(scope="module")
-def objects(cluster: Cluster) -> Iterator[Objects]:
-    assert cluster.namespace
-    with namespace("pool") as own:
-        yield Objects(cluster=own)
+from support.cluster.cluster import until
+from support.operator.process import FAST, IMAGE, Objects, OperatorProcess, running
 
 
 @pytest.fixture(scope="module")

@@ -30,13 +30,6 @@ MEMORY_BOMB: Final = "held = [bytearray(2**26) for _ in range(1000)]"
 
 
 @pytest.fixture(scope="module")
-def objects(cluster: Cluster) -> Iterator[Objects]:
-    assert cluster.namespace
-    with namespace("webhooks") as own:
-        yield Objects(cluster=own)
-
-
-@pytest.fixture(scope="module")
 def guarded(cluster: Cluster) -> Iterator[Objects]:
     """A namespace under the chart's admission policy."""
     assert cluster.namespace

@@ -20,13 +20,6 @@ NOWHERE = "sandpod.dev/test-nowhere"
 
 
 @pytest.fixture(scope="module")
-def objects(cluster: Cluster) -> Iterator[Objects]:
-    assert cluster.namespace
-    with namespace("open") as own:
-        yield Objects(cluster=own)
-
-
-@pytest.fixture(scope="module")
 def generous(cluster: Cluster) -> Iterator[Objects]:
     assert cluster.namespace
     with namespace("allowed") as own:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster.cluster import Cluster, until
+from support.cluster.cluster import until
 from support.cluster.nodes import on_every_node
-from support.operator.process import Objects, OperatorProcess, namespace, running
+from support.operator.process import Objects, OperatorProcess, running
 
 WORDS = "unable to start container process: can't get final child's PID from pipe: EOF"
 # Fails a container's creation as often as the pod's name says, with the words of a runc that was killed meanwhile.
@@ -52,13 +52,6 @@ runc=$(command -v runc)
 if [ -e $runc.sandpod ]; then cp -p $runc.sandpod $runc.copy; mv $runc.copy $runc; fi
 rm -f /run/sandpod-fails-*
 """
-
-
-@pytest.fixture(scope="module")
-def objects(cluster: Cluster) -> Iterator[Objects]:
-    assert cluster.namespace
-    with namespace("runtime") as own:
-        yield Objects(cluster=own)
 
 
 @pytest.fixture

@@ -8,16 +8,9 @@ import pytest
 
 from support.cluster.callers import Caller
 from support.cluster.cluster import Cluster, until
-from support.operator.process import IMAGE, Objects, OperatorProcess, namespace, running
+from support.operator.process import IMAGE, Objects, OperatorProcess, running
 
 KEPT = {"size": "16Mi", "persistent": True}
-
-
-@pytest.fixture(scope="module")
-def objects(cluster: Cluster) -> Iterator[Objects]:
-    assert cluster.namespace
-    with namespace("suspend") as own:
-        yield Objects(cluster=own)
 
 
 @pytest.fixture(scope="module")

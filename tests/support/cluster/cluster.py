@@ -102,9 +102,9 @@ class Cluster:
         items: list[dict[str, Any]] = found["items"]
         return items
 
-    async def get(self, kind: str, name: str) -> dict[str, Any]:
-        """Return an object in the sandboxes' namespace; empty where it is not there."""
-        return await asyncio.to_thread(read, kind, self.sandboxes, name)
+    async def get(self, kind: str, name: str, *, namespace: str | None = None) -> dict[str, Any]:
+        """Return an object in the sandboxes' namespace, or in another; empty where it is not there."""
+        return await asyncio.to_thread(read, kind, namespace or self.sandboxes, name)
 
     async def sandbox(self, name: str) -> dict[str, Any]:
         """Return a Sandbox as the API server has it."""

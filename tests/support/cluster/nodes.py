@@ -3,11 +3,9 @@
 Each is a privileged pod that enters the node's own mounts and network; no part of Sandpod could make such a one.
 """
 
-import asyncio
 import json
 
 from support.cluster.cluster import Cluster, ClusterError, until
-from support.cluster.reading import read
 from support.operator.process import IMAGE
 
 _NAMESPACE = "kube-system"
@@ -46,7 +44,7 @@ async def _on_node(cluster: Cluster, node: str, script: str) -> None:
     await cluster.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
 
     async def ended() -> bool:
-        found = await asyncio.to_thread(read, "pods", _NAMESPACE, name)
+        found = await cluster.get("pods", name, namespace=_NAMESPACE)
         if found["status"].get("phase") == "Failed":
             said = await cluster.kubectl("logs", name, "-n", _NAMESPACE, check=False)
             raise ClusterError(f"The script on {node} failed: {said[-1000:]} {found['status']}")
@@ -55,6 +53,6 @@ async def _on_node(cluster: Cluster, node: str, script: str) -> None:
     try:
         await until(f"the script on {node} has ended", ended, within=60)
     except ClusterError as error:
-        raise ClusterError(f"{error}; {await asyncio.to_thread(read, 'pods', _NAMESPACE, name)}") from None
+        raise ClusterError(f"{error}; {await cluster.get('pods', name, namespace=_NAMESPACE)}") from None
     finally:
         await cluster.kubectl("delete", "pod", name, "-n", _NAMESPACE, "--now")
