@@ -2,9 +2,13 @@
 
 import asyncio
 import sys
+import uuid
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import pytest
+import pytest_asyncio
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import Backend, ClaimRequest, SandboxRecord
@@ -27,6 +31,32 @@ async def ended(backend: Backend, name: str) -> SandboxRecord:
         return record if record.status != "Ready" else None
 
     return await until("the sandbox has ended", look, within=6 * BOUND)
+
+
+class Kept(NamedTuple):
+    """Sandboxes that tests leave as they were. A cluster takes seconds to make each.
+
+    Attributes:
+        owner: Whose they are.
+        one: One that has a session of that name.
+        two: One without a session.
+        three: Another one without a session.
+    """
+
+    owner: str
+    one: SandboxRecord
+    two: SandboxRecord
+    three: SandboxRecord
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def kept(common: Backend) -> AsyncIterator[Kept]:
+    """Sandboxes for all tests of this module that leave them as they were."""
+    owner = f"kept-{uuid.uuid4().hex[:12]}"
+    requests = [ClaimRequest(owner=owner, session="one"), ClaimRequest(owner=owner), ClaimRequest(owner=owner)]
+    yield Kept(owner, *[await common.claim(request) for request in requests])
+    for record in await common.list(owner):
+        await common.delete(record.name)
 
 
 async def gone(backend: Backend, name: str) -> None:
@@ -52,10 +82,9 @@ async def test_a_claim_returns_a_ready_record_with_all_that_was_asked_for(backen
 
 
 @keeps("claim:session")
-async def test_a_second_claim_of_a_session_returns_the_same_sandbox(backend: Backend, owner: str) -> None:
-    first = await backend.claim(ClaimRequest(owner=owner, session="one"))
-    assert (await backend.claim(ClaimRequest(owner=owner, session="one"))).name == first.name
-    assert len(await backend.list(owner)) == 1
+async def test_a_second_claim_of_a_session_returns_the_same_sandbox(backend: Backend, kept: Kept) -> None:
+    assert (await backend.claim(ClaimRequest(owner=kept.owner, session="one"))).name == kept.one.name
+    assert len(await backend.list(kept.owner)) == 3
 
 
 @keeps("claim:session-race")
@@ -67,16 +96,15 @@ async def test_claims_of_one_session_that_race_return_one_sandbox(backend: Backe
 
 
 @keeps("claim:no-session")
-async def test_claims_without_a_session_each_make_a_sandbox(backend: Backend, owner: str) -> None:
-    first, second = await asyncio.gather(*(backend.claim(ClaimRequest(owner=owner)) for _ in range(2)))
-    assert first.name != second.name
+async def test_claims_without_a_session_each_make_a_sandbox(kept: Kept) -> None:
+    assert len({kept.one.name, kept.two.name, kept.three.name}) == 3
 
 
 @keeps("claim:owner")
-async def test_another_owner_gets_another_sandbox_for_the_same_session(backend: Backend, owner: str) -> None:
-    mine = await backend.claim(ClaimRequest(owner=owner, session="one"))
-    theirs = await backend.claim(ClaimRequest(owner=f"{owner}-b", session="one"))
-    assert mine.name != theirs.name
+async def test_another_owner_gets_another_sandbox_for_the_same_session(
+    backend: Backend, kept: Kept, owner: str
+) -> None:
+    assert (await backend.claim(ClaimRequest(owner=owner, session="one"))).name != kept.one.name
 
 
 @keeps("claim:arguments")
@@ -142,8 +170,7 @@ async def test_claims_that_race_do_not_pass_the_limit(narrow: Backend, owner: st
 
 
 @keeps("names:unknown")
-async def test_a_name_that_is_unknown_or_malformed_does_not_exist(backend: Backend, owner: str) -> None:
-    record = await backend.claim(ClaimRequest(owner=owner))
+async def test_a_name_that_is_unknown_or_malformed_does_not_exist(backend: Backend, kept: Kept) -> None:
     for name in MALFORMED:
         assert await backend.get(name) is None
         await backend.delete(name)
@@ -152,15 +179,14 @@ async def test_a_name_that_is_unknown_or_malformed_does_not_exist(backend: Backe
         with pytest.raises(SandpodError) as refused:
             await backend.open_stream(name)
         assert refused.value.code == ErrorCode.SESSION_NOT_FOUND
-    assert (await backend.list(owner))[0].name == record.name
+    assert len(await backend.list(kept.owner)) == 3
 
 
 @keeps("list:owner")
-async def test_a_list_has_the_owners_sandboxes_only_oldest_first(backend: Backend, owner: str) -> None:
-    mine = [(await backend.claim(ClaimRequest(owner=owner, session=f"s{number}"))).name for number in range(3)]
-    await backend.claim(ClaimRequest(owner=f"{owner}-b"))
-    listed = await backend.list(owner)
-    assert {record.name for record in listed} == set(mine)
+async def test_a_list_has_the_owners_sandboxes_only_oldest_first(backend: Backend, kept: Kept, owner: str) -> None:
+    await backend.claim(ClaimRequest(owner=owner))
+    listed = await backend.list(kept.owner)
+    assert {record.name for record in listed} == {kept.one.name, kept.two.name, kept.three.name}
     assert listed == sorted(listed, key=lambda record: record.created)
 
 
@@ -276,9 +302,8 @@ async def test_a_sandbox_whose_runner_ends_is_failed_and_can_be_replaced(
 
 
 @keeps("stream:hello")
-async def test_the_runner_says_hello_on_a_stream(backend: Backend, owner: str) -> None:
-    record = await backend.claim(ClaimRequest(owner=owner))
-    stream = await backend.open_stream(record.name)
+async def test_the_runner_says_hello_on_a_stream(backend: Backend, kept: Kept) -> None:
+    stream = await backend.open_stream(kept.one.name)
     hello = await Peer(stream).hello()
     assert hello.header["version"] == 1
     assert "python" in hello.header["languages"]
@@ -287,9 +312,8 @@ async def test_the_runner_says_hello_on_a_stream(backend: Backend, owner: str) -
 
 
 @keeps("stream:run")
-async def test_a_programs_output_and_end_come_over_the_stream(backend: Backend, owner: str) -> None:
-    record = await backend.claim(ClaimRequest(owner=owner))
-    async with talk(backend, record.name) as peer:
+async def test_a_programs_output_and_end_come_over_the_stream(backend: Backend, kept: Kept) -> None:
+    async with talk(backend, kept.one.name) as peer:
         text, end = await peer.output("print('hello')")
         assert text == "hello\n"
         assert (end.header["outcome"], end.header["exit_code"], end.header["stdout_bytes"]) == ("ok", 0, 6)
@@ -299,9 +323,8 @@ async def test_a_programs_output_and_end_come_over_the_stream(backend: Backend, 
 
 
 @keeps("stream:pieces")
-async def test_output_comes_while_the_program_runs(backend: Backend, owner: str) -> None:
-    record = await backend.claim(ClaimRequest(owner=owner))
-    async with talk(backend, record.name) as peer:
+async def test_output_comes_while_the_program_runs(backend: Backend, kept: Kept) -> None:
+    async with talk(backend, kept.one.name) as peer:
         run = await peer.start("for i in range(3):\n    print(i, flush=True)\n    input()", stdin=True)
         for number in range(3):
             assert await peer.line() == f"{number}\n"
@@ -310,9 +333,8 @@ async def test_output_comes_while_the_program_runs(backend: Backend, owner: str)
 
 
 @keeps("stream:cancel")
-async def test_a_run_can_be_cancelled(backend: Backend, owner: str) -> None:
-    record = await backend.claim(ClaimRequest(owner=owner))
-    async with talk(backend, record.name) as peer:
+async def test_a_run_can_be_cancelled(backend: Backend, kept: Kept) -> None:
+    async with talk(backend, kept.one.name) as peer:
         run = await peer.start("import time\nprint('up', flush=True)\ntime.sleep(60)")
         await peer.line()
         await peer.send({"t": "cancel", "run": run})
@@ -321,37 +343,33 @@ async def test_a_run_can_be_cancelled(backend: Backend, owner: str) -> None:
 
 
 @keeps("stream:timeout")
-async def test_a_run_ends_at_its_timeout(backend: Backend, owner: str) -> None:
-    record = await backend.claim(ClaimRequest(owner=owner))
-    async with talk(backend, record.name) as peer:
+async def test_a_run_ends_at_its_timeout(backend: Backend, kept: Kept) -> None:
+    async with talk(backend, kept.one.name) as peer:
         _, end = await peer.output("import time\ntime.sleep(60)", timeout=0.5)
         assert end.header["outcome"] == "timeout"
 
 
 @keeps("stream:two")
-async def test_a_sandbox_has_several_streams_at_once(backend: Backend, owner: str) -> None:
-    record = await backend.claim(ClaimRequest(owner=owner))
-    async with talk(backend, record.name) as one, talk(backend, record.name) as two:
+async def test_a_sandbox_has_several_streams_at_once(backend: Backend, kept: Kept) -> None:
+    async with talk(backend, kept.one.name) as one, talk(backend, kept.one.name) as two:
         assert (await one.output("print(1)"))[0] == "1\n"
         assert (await two.output("print(2)"))[0] == "2\n"
         assert (await one.request({"t": "ping"})).kind == "pong"
 
 
 @keeps("stream:again")
-async def test_after_a_stream_was_closed_another_finds_the_files(backend: Backend, owner: str) -> None:
-    record = await backend.claim(ClaimRequest(owner=owner))
-    async with talk(backend, record.name) as peer:
+async def test_after_a_stream_was_closed_another_finds_the_files(backend: Backend, kept: Kept) -> None:
+    async with talk(backend, kept.one.name) as peer:
         written = await peer.request({"t": "file", "op": "write", "path": "a.txt", "last": True}, b"kept")
         assert written.header["size"] == 4
-    async with talk(backend, record.name) as peer:
+    async with talk(backend, kept.one.name) as peer:
         read = await peer.request({"t": "file", "op": "read", "path": "a.txt", "offset": 0, "limit": 100})
         assert read.payload == b"kept"
 
 
 @keeps("stream:close")
-async def test_closing_a_stream_wakes_its_reader_and_refuses_writes(backend: Backend, owner: str) -> None:
-    record = await backend.claim(ClaimRequest(owner=owner))
-    stream = await backend.open_stream(record.name)
+async def test_closing_a_stream_wakes_its_reader_and_refuses_writes(backend: Backend, kept: Kept) -> None:
+    stream = await backend.open_stream(kept.one.name)
     await Peer(stream).hello()
     reading = asyncio.create_task(stream.read())
     await asyncio.sleep(0)
@@ -364,10 +382,8 @@ async def test_closing_a_stream_wakes_its_reader_and_refuses_writes(backend: Bac
 
 @pytest.mark.claim("create_sandbox")
 @keeps("files:apart")
-async def test_a_sandbox_does_not_see_anothers_files(backend: Backend, owner: str) -> None:
-    first = await backend.claim(ClaimRequest(owner=owner))
-    second = await backend.claim(ClaimRequest(owner=owner))
-    async with talk(backend, first.name) as one, talk(backend, second.name) as two:
+async def test_a_sandbox_does_not_see_anothers_files(backend: Backend, kept: Kept) -> None:
+    async with talk(backend, kept.two.name) as one, talk(backend, kept.three.name) as two:
         await one.request({"t": "file", "op": "write", "path": "secret.txt", "last": True}, b"mine")
         listing = await two.request({"t": "file", "op": "list", "path": ".", "recursive": True, "limit": 10})
         assert listing.header["entries"] == []
@@ -382,11 +398,10 @@ async def test_a_started_backend_says_that_it_works(backend: Backend, case: Case
 
 @pytest.mark.claim("create_sandbox(template)")
 @keeps("state:templates")
-async def test_a_started_backend_tells_the_templates_that_claims_may_name(backend: Backend, owner: str) -> None:
+async def test_a_started_backend_tells_the_templates_that_claims_may_name(backend: Backend, kept: Kept) -> None:
     templates = {template.name: template for template in await backend.templates()}
-    record = await backend.claim(ClaimRequest(owner=owner))
-    assert templates[record.template].networks[0] == record.network
-    assert not templates[record.template].foreign
+    assert templates[kept.one.template].networks[0] == kept.one.network
+    assert not templates[kept.one.template].foreign
 
 
 async def test_every_obligation_has_a_test_and_every_test_has_one() -> None:
