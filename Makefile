@@ -160,9 +160,13 @@ images-test: ## Builds the images without a runner that the tests use
 $(IMAGES:%=image-%): image-%:
 	$(DOCKER_BUILD) --tag $(IMAGE_PREFIX)/$*:$(IMAGE_TAG) --file containers/$*/Dockerfile .
 
+.PHONY: cluster-node
+cluster-node: ## Makes the kind cluster KIND_CLUSTER unless it is there
+	@$(CLUSTER_ENV) tools/cluster.sh node
+
 .PHONY: cluster
-cluster: ## Makes the kind cluster KIND_CLUSTER unless it is there, and loads the images into it
-	@$(CLUSTER_ENV) tools/cluster.sh up
+cluster: cluster-node ## The same, and loads the images into it
+	@$(CLUSTER_ENV) tools/cluster.sh load
 
 .PHONY: install
 install: setup ## Installs the chart into that cluster, with two API keys in .build/keys.json

@@ -3,7 +3,8 @@
 # IMAGE_PREFIX and IMAGE_TAG set. All of it works on the kind cluster of that name through that kubeconfig alone.
 #
 #   tools    finds docker, kind, kubectl and helm, or says what is missing
-#   up       makes the cluster unless it is there, and loads the images
+#   node     makes the cluster unless it is there
+#   load     loads the images into it
 #   install  installs the chart with two API keys, alice's and bob's, in .build/keys.json; takes more flags for helm
 #   contract      runs in it what all kinds of sandboxes must do
 #   e2e-together  runs helm test, then the tests of all parts together
@@ -37,12 +38,15 @@ tools() {
   exit 1
 }
 
-up() {
+node() {
   if ! there; then
     docker image inspect "$NODE_IMAGE" >/dev/null 2>&1 || docker pull --quiet "$NODE_IMAGE" || NODE_IMAGE=
     kind create cluster --name "$KIND_CLUSTER" ${NODE_IMAGE:+--image "$NODE_IMAGE"} --wait 180s
   fi
   kind export kubeconfig --quiet --name "$KIND_CLUSTER"
+}
+
+load() {
   local images=() part
   # The images of the tests are there only where they were built. All at once: what several share is sent once.
   for part in gateway operator sandbox test-ruby test-busybox; do
@@ -126,6 +130,6 @@ story() {
 }
 
 case "${1:-}" in
-  tools | up | install | contract | e2e-together | e2e-objects | e2e-operator | e2e-alone | down | story) "$@" ;;
-  *) say "use: tools/cluster.sh tools|up|install|contract|e2e-together|e2e-objects|e2e-operator|e2e-alone|down|story" && exit 2 ;;
+  tools | node | load | install | contract | e2e-together | e2e-objects | e2e-operator | e2e-alone | down | story) "$@" ;;
+  *) say "use: tools/cluster.sh tools|node|load|install|contract|e2e-together|e2e-objects|e2e-operator|e2e-alone|down|story" && exit 2 ;;
 esac
