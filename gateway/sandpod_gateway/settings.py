@@ -154,13 +154,20 @@ class Settings(StrictModel, BaseSettings):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{scheme}://{host}:{self.port}/mcp"
 
+    @property
+    def has_keys(self) -> bool:
+        """Return whether callers need an API key."""
+        return self.auth.keys_file is not None or (
+            self.backend == "kubernetes" and self.kubernetes.keys_secret is not None
+        )
+
     def require_keys_or_loopback(self) -> None:
         """Raise StartError if it would listen on more than loopback without keys."""
         try:
             loopback = self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             loopback = False
-        if self.auth.keys_file is None and not loopback:
+        if not self.has_keys and not loopback:
             message = f"Without API keys the server listens on loopback only, not on {self.host}."
             step = "Make one: sandpod keys create --user NAME --file keys.yaml; then set --auth.keys-file."
             raise StartError(ErrorCode.UNAUTHORIZED, message, next_step=step)

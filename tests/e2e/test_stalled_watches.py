@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from sandpod_api.names import LABEL_MANAGED_BY, LEASE_LEADER, MANAGED_BY
-from sandpod_gateway.auth.api_keys import LOCAL_OWNER
+from sandpod_gateway.auth.callers import LOCAL
 from support.cluster.callers import Caller
 from support.cluster.cluster import Cluster, until
 from support.cluster.server import serving
@@ -86,7 +86,7 @@ async def test_gateway_notices_what_happened_while_its_watch_stalled(objects: Ob
     async with serving(*flags) as (url, _), Caller(url, None).connect() as session:
         for number, how in enumerate(HOWS[::2], start=1):
             stalled = proxy.stall(how)
-            await objects.sandbox(how, claim={"owner": LOCAL_OWNER, "session": how, "time": now()})
+            await objects.sandbox(how, claim={"owner": LOCAL.owner, "session": how, "time": now()})
             label = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
             await objects.cluster.kubectl("label", "sbx", how, "-n", objects.namespace, label)
 

@@ -9,7 +9,7 @@ from fastmcp.resources import ResourceContent, ResourceResult
 from fastmcp.server.auth import TokenVerifier
 
 from sandpod_gateway.api.toolsets import ALL
-from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.auth.callers import current_owner
 from sandpod_gateway.content import json_size
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.service import Files
