@@ -20,7 +20,7 @@ from starlette.routing import Mount
 from sandpod_gateway.auth.callers import LOCAL, LOCAL_KEY_ID
 from sandpod_gateway.auth.key_file import WatchedFile
 from sandpod_gateway.auth.links import POLL_SECONDS, Links, MemoryStore
-from sandpod_gateway.auth.verifier import KeyVerifier
+from sandpod_gateway.auth.verifier import RESOURCE_PATH, Keys, create_auth
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.capabilities import capabilities, facts
 from sandpod_gateway.errors import SandpodError
@@ -57,13 +57,16 @@ class Gateway:
         self._backend = backend
         file = settings.auth.keys_file
         self._key_source = WatchedFile(file) if file is not None else backend.key_source()
-        self._keys = KeyVerifier() if self._key_source is not None else None
+        self._keys = Keys()
+        oidc, public_url = settings.auth.oidc, settings.links.public_url
+        self._has_callers = self._key_source is not None or oidc is not None
+        self._auth = create_auth(self._keys, oidc, public_url) if self._has_callers else None
         self.metrics = Metrics()
         self._sandboxes = Sandboxes(backend, self.metrics)
         self.metrics.watch_pools(backend.warm)
         self.metrics.open_streams.set_function(self._sandboxes.open_streams)
         limits = settings.limits
-        owner_of_key = {LOCAL_KEY_ID: LOCAL.owner}.get if self._keys is None else self._keys.owner_of_key
+        owner_of_key = self._keys.owner_of_key if self._has_callers else {LOCAL_KEY_ID: LOCAL.owner}.get
         self._links = Links(backend.link_store() or MemoryStore(), owner_of_key)
         files = Files(self._sandboxes, self.metrics, max_upload=limits.upload_bytes, default_read=limits.output_chars)
         self._file_routes = FileRoutes(self._links, Transfers(files, settings.links.upload_bytes))
@@ -81,7 +84,7 @@ class Gateway:
         self.mcp = create_mcp(
             parts,
             version=importlib.metadata.version("sandpod"),
-            auth=self._keys,
+            auth=self._auth,
             compat=settings.compat,
             max_calls=limits.max_requests_per_owner,
             toolsets=settings.toolsets,
@@ -115,7 +118,7 @@ class Gateway:
             repeat(SWEEP_SECONDS, self._sandboxes.sweep, task="connections"),
             repeat(POLL_SECONDS, self._links.refresh, task="link_keys"),
         ]
-        if self._keys is not None and self._key_source is not None:
+        if self._key_source is not None:
             self._keys.use(await self._key_source.read())
             work.append(repeat(RETRY_SECONDS, partial(self._key_source.follow, self._keys.use), task="api_keys"))
         tasks = [asyncio.create_task(each) for each in work]
@@ -164,7 +167,7 @@ class Gateway:
         settings = self._settings
         limits, hosts = settings.limits, settings.allowed_hosts
         if hosts is None:
-            hosts = [] if self._keys is None else ["*"]  # besides loopback
+            hosts = ["*"] if self._has_callers else []  # besides loopback
         transports = Transports(
             self.mcp,
             hosts=hosts,
@@ -183,11 +186,12 @@ class Gateway:
             expose_headers=["mcp-session-id", "mcp-protocol-version", "www-authenticate", "retry-after"],
         )
         # With keys, others reach this port: metrics are for the operators of the server.
-        registry = self.metrics.registry if self._keys is None and settings.metrics_port is None else None
+        registry = self.metrics.registry if not self._has_callers and settings.metrics_port is None else None
         return Starlette(
             routes=[
-                *health_routes(self._backend.check, registry, hosts=None if self._keys else hosts),
+                *health_routes(self._backend.check, registry, hosts=None if self._has_callers else hosts),
                 *self._file_routes.routes(),
+                *(self._auth.get_well_known_routes(RESOURCE_PATH) if self._auth is not None else ()),
                 Mount("/", transports, middleware=[for_pages] if settings.allowed_origins else []),
             ],
             lifespan=transports.lifespan,

@@ -11,6 +11,7 @@ from starlette.types import Scope
 from sandpod_gateway.api.toolsets import ALL
 
 KEY_ID_BYTES: Final = 8  # of a key's hash: enough to find the key by, and nothing to call with
+TOKEN_KEY_ID: Final = b"\xff" * KEY_ID_BYTES  # the same for callers who signed in elsewhere
 LOCAL_KEY_ID: Final = bytes(KEY_ID_BYTES)  # stands in links for the key that the local caller does not need
 
 

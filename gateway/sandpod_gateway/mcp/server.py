@@ -6,7 +6,7 @@ from typing import Final
 
 from fastmcp import FastMCP
 from fastmcp.resources import ResourceContent, ResourceResult
-from fastmcp.server.auth import TokenVerifier
+from fastmcp.server.auth import AuthProvider
 
 from sandpod_gateway.api.toolsets import ALL
 from sandpod_gateway.auth.callers import current_owner
@@ -63,7 +63,7 @@ def create_mcp(
     parts: Parts,
     *,
     version: str,
-    auth: TokenVerifier | None,
+    auth: AuthProvider | None,
     compat: CompatSettings,
     max_calls: int,
     toolsets: frozenset[str],

@@ -129,6 +129,11 @@ class Sandboxes:
         """Record that a background run may go on for so many seconds. Raises backend_unavailable."""
         await self._backend.keep_busy(name, seconds)
 
+    async def owner_of(self, name: str) -> str | None:
+        """Return whose a sandbox is, which no caller may learn; None when there is none of that name."""
+        record = await self._backend.get(name)
+        return None if record is None else record.owner
+
     async def find(self, owner: str, handle: str) -> SandboxRecord:
         """Return the caller's sandbox of that handle or name, even one that has ended. Raises session_not_found."""
         record = await self._backend.get(handle)

@@ -15,7 +15,7 @@ from sandpod_gateway.auth import api_keys, key_file
 from sandpod_gateway.auth.api_keys import KeyEntry, KeyFile, hash_key, make_key
 from sandpod_gateway.auth.callers import Caller, CallerToken
 from sandpod_gateway.auth.key_file import WatchedFile, read_keys
-from sandpod_gateway.auth.verifier import KeyVerifier
+from sandpod_gateway.auth.verifier import Keys
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.metrics import Metrics
 
@@ -27,8 +27,8 @@ def write(path: Path, *entries: KeyEntry, text: str = "") -> None:
     os.utime(path, ns=(path.stat().st_mtime_ns + 10**9, path.stat().st_mtime_ns + 10**9))
 
 
-def verifier_of(*entries: KeyEntry) -> KeyVerifier:
-    verifier = KeyVerifier()
+def verifier_of(*entries: KeyEntry) -> Keys:
+    verifier = Keys()
     verifier.use(KeyFile(keys=list(entries)))
     return verifier
 
@@ -58,18 +58,18 @@ def test_a_key_is_stored_only_as_its_hash() -> None:
 async def test_a_key_tells_its_user_and_others_tell_nothing() -> None:
     key, entry = make_key(user="alice", name="laptop", days=None, now=NOW)
     verifier = verifier_of(entry)
-    token = await verifier.verify_token(key)
+    token = verifier.verify(key)
     assert token is not None
     assert token.subject == "alice"
     assert key not in repr(token)
     for wrong in ("", "sandpod_", key[:-1], key + "x", entry.hash, entry.id, "x" * 10_000, "\ud800"):
-        assert await verifier.verify_token(wrong) is None
+        assert verifier.verify(wrong) is None
 
 
 async def test_key_whose_stored_hash_differs_after_its_id_is_no_key() -> None:
     key, entry = make_key(user="alice", name="laptop", days=None, now=NOW)
     last = "0" if entry.hash[-1] != "0" else "1"
-    assert await verifier_of(entry.model_copy(update={"hash": entry.hash[:-1] + last})).verify_token(key) is None
+    assert verifier_of(entry.model_copy(update={"hash": entry.hash[:-1] + last})).verify(key) is None
 
 
 async def test_several_keys_of_a_user_are_one_owner_each_with_its_scopes() -> None:
@@ -77,7 +77,7 @@ async def test_several_keys_of_a_user_are_one_owner_each_with_its_scopes() -> No
     narrow, first = make_key(user="alice", name="ci", days=None, now=NOW, **scopes)
     wide, second = make_key(user="alice", name="laptop", days=None, now=NOW)
     verifier = verifier_of(first, second)
-    tokens = [await verifier.verify_token(key) for key in (narrow, wide)]
+    tokens = [verifier.verify(key) for key in (narrow, wide)]
     assert [token.caller for token in tokens if isinstance(token, CallerToken)] == [
         Caller("user:alice", bytes.fromhex(first.id), frozenset({"core", "files"}), ("small", "large"), read_only=True),
         Caller("user:alice", bytes.fromhex(second.id)),
@@ -87,7 +87,7 @@ async def test_several_keys_of_a_user_are_one_owner_each_with_its_scopes() -> No
 async def test_an_expired_key_is_no_key() -> None:
     key, entry = make_key(user="alice", name="old", days=1, now=datetime.now(UTC) - timedelta(days=2))
     verifier = verifier_of(entry)
-    assert await verifier.verify_token(key) is None
+    assert verifier.verify(key) is None
     assert verifier.owner_of_key(bytes.fromhex(entry.id)) is None
 
 
