@@ -26,6 +26,7 @@ from sandpod_gateway.capabilities import capabilities, facts
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.links import LinkMaker, Transfers
 from sandpod_gateway.files.service import Files
+from sandpod_gateway.http.attempts import Attempts
 from sandpod_gateway.http.connections import serving_on_loopback
 from sandpod_gateway.http.limits import OpenSessions, Requests
 from sandpod_gateway.http.routes import FileRoutes, health_routes, metrics_route
@@ -176,6 +177,7 @@ class Gateway:
                 per_owner=limits.max_sessions_per_owner, in_all=limits.max_sessions, metrics=self.metrics
             ),
             requests=Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics),
+            attempts=Attempts(self.metrics),
             allow_query_key=settings.auth.allow_query_key,
         )
         for_pages = Middleware(

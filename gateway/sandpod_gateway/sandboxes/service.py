@@ -97,8 +97,7 @@ class Sandboxes:
 
     async def create(self, request: ClaimRequest) -> SandboxRecord:
         """Claim a sandbox. Raises the backend's refusal, or forbidden where the caller's key has other templates."""
-        allowed = current_caller().templates
-        if allowed is not None:
+        if (allowed := current_caller().templates) is not None:
             request = replace(request, template=request.template or allowed[0])
             if request.template not in allowed:
                 message, step = f"Your key has no template {request.template}.", f"Use {' or '.join(allowed)}."
@@ -131,8 +130,7 @@ class Sandboxes:
 
     async def owner_of(self, name: str) -> str | None:
         """Return whose a sandbox is, which no caller may learn; None when there is none of that name."""
-        record = await self._backend.get(name)
-        return None if record is None else record.owner
+        return record.owner if (record := await self._backend.get(name)) is not None else None
 
     async def find(self, owner: str, handle: str) -> SandboxRecord:
         """Return the caller's sandbox of that handle or name, even one that has ended. Raises session_not_found."""
