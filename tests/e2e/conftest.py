@@ -80,23 +80,23 @@ def kept(caller: Caller) -> Iterator[str]:
     asyncio.run(end(handle))
 
 
-@pytest.fixture(scope="module")
-def shared(alice: Caller) -> Iterator[str]:
-    """A sandbox of alice for all tests of a module: a fresh one costs seconds when the pool is empty."""
+@pytest.fixture(scope="session")
+def sandbox(alice: Caller) -> Iterator[str]:
+    """A sandbox of alice for all tests that leave it as it was but for files: a pod costs more than most of them."""
     with kept(alice) as handle:
         yield handle
 
 
-@pytest.fixture(scope="module")
-def neighbour(alice: Caller) -> Iterator[str]:
-    """Another one."""
+@pytest.fixture(scope="session")
+def other(alice: Caller) -> Iterator[str]:
+    """Another one, where programs attack their own sandbox or its neighbour."""
     with kept(alice) as handle:
         yield handle
 
 
 @pytest.fixture
-async def sandbox(session: Session) -> AsyncIterator[str]:
-    """A sandbox of alice, closed afterwards."""
+async def brief(session: Session) -> AsyncIterator[str]:
+    """A sandbox of alice for one test, which need not leave it alive."""
     handle = await session.create()
     yield handle
     await session.close(handle)

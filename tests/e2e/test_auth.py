@@ -18,11 +18,6 @@ CALL = {
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
-@pytest.fixture
-def sandbox(shared: str) -> str:
-    return shared
-
-
 @pytest.mark.promise("key-required")
 @pytest.mark.parametrize("key", [None, "sandpod_wrong", "x" * 5000], ids=["none", "wrong", "long"])
 async def test_without_a_valid_key_the_answer_is_401_and_nothing_is_made(

@@ -12,11 +12,6 @@ from support.cluster.cluster import Cluster, forwarded
 ERAS: list[Era] = ["auto", "legacy"]
 
 
-@pytest.fixture
-def sandbox(shared: str) -> str:
-    return shared
-
-
 @pytest.mark.parametrize("era", ERAS)
 async def test_hello_comes_back_in_each_language_and_protocol_era(alice: Caller, era: Era) -> None:
     async with alice.connect(era) as session:

@@ -11,11 +11,6 @@ import pytest
 from support.cluster.cluster import Cluster, until
 
 
-@pytest.fixture
-def sandbox(shared: str) -> str:
-    return shared
-
-
 async def plugin(cluster: Cluster, *words: str, code: str = "") -> tuple[int, str, str]:
     """Return exit code, output and error output of a command."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

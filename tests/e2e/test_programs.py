@@ -12,11 +12,6 @@ from support.cluster.cluster import Cluster, until
 TICKS = "import time\nfor i in range(3000):\n    print('tick', i, flush=True)\n    time.sleep(0.2)\n"
 
 
-@pytest.fixture
-def sandbox(shared: str) -> str:
-    return shared
-
-
 @pytest.mark.claim("instructions", "start_run")
 async def test_background_run_outlives_its_gateway_and_is_found_again(alice: Caller, cluster: Cluster) -> None:
     async with alice.connect() as before:

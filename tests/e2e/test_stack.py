@@ -38,11 +38,6 @@ JAVASCRIPT = {
 }
 
 
-@pytest.fixture
-def sandbox(shared: str) -> str:
-    return shared
-
-
 @pytest.mark.promise("writable-places")
 @pytest.mark.parametrize("code", LIBRARIES.values(), ids=LIBRARIES)
 async def test_library_works_without_a_warning(session: Session, sandbox: str, code: str) -> None:
