@@ -121,15 +121,15 @@ async def test_client_that_goes_away_ends_its_run(alice: Caller, sandbox: str, c
 
 
 @pytest.mark.promise("endless-output")
-async def test_a_hundred_megabytes_of_output_cost_gateway_and_runner_no_memory(
+async def test_endless_output_costs_gateway_and_runner_no_memory(
     session: Session, sandbox: str, cluster: Cluster
 ) -> None:
     code = "import os\nline = b'x' * 65535 + b'\\n'\nfor _ in range({}): os.write(1, line)\nprint('last')"
     await session.python(code.format(200), sandbox=sandbox)  # buffers are as large as they get
     before = await _peaks(session, sandbox, cluster)
-    reply = await session.python(code.format(2**27 // 65536), sandbox=sandbox, timeout=300)
+    reply = await session.python(code.format(2**26 // 65536), sandbox=sandbox, timeout=300)
     after = await _peaks(session, sandbox, cluster)
-    assert (reply["outcome"], reply["stdout_bytes"], reply["stdout_truncated"]) == ("ok", 2**27 + 5, True)
+    assert (reply["outcome"], reply["stdout_bytes"], reply["stdout_truncated"]) == ("ok", 2**26 + 5, True)
     assert reply["stdout"].startswith("xxx")
     assert reply["stdout"].endswith("x\nlast\n")
     grown = {name: after[name] - before[name] for name in before}
