@@ -1,15 +1,13 @@
 """Fixtures for a cluster that `make install` has prepared. Nothing is made here; what is missing is said."""
 
-import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from support.cluster.callers import Caller, Session
+from support.cluster.callers import Caller, Session, kept
 from support.cluster.cluster import Cluster, node_url
 from support.operator.process import Objects, namespace
 
@@ -61,23 +59,6 @@ async def session(alice: Caller) -> AsyncIterator[Session]:
     """A connection of alice."""
     async with alice.connect() as connected:
         yield connected
-
-
-@contextmanager
-def kept(caller: Caller) -> Iterator[str]:
-    """Give a sandbox that outlives the connection that made it."""
-
-    async def make() -> str:
-        async with caller.connect() as session:
-            return await session.create()
-
-    async def end(handle: str) -> None:
-        async with caller.connect() as session:
-            await session.close(handle)
-
-    handle = asyncio.run(make())
-    yield handle
-    asyncio.run(end(handle))
 
 
 @pytest.fixture(scope="session")

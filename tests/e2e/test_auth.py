@@ -73,12 +73,3 @@ async def test_listing_shows_only_ones_own(sandbox: str, bob: Caller) -> None:
     async with bob.connect() as other:
         listed = await other.call("list_sandboxes")
     assert sandbox not in json.dumps(listed.data)
-
-
-async def test_two_callers_default_sandboxes_are_two(session: Session, bob: Caller) -> None:
-    mine = await session.python("print(1)")
-    async with bob.connect() as other:
-        theirs = await other.python("print(1)")
-        await other.close(theirs["sandbox"])
-    await session.close(mine["sandbox"])
-    assert mine["sandbox"] != theirs["sandbox"]
