@@ -1,5 +1,6 @@
 """Fixtures for a cluster that `make install` has prepared. Nothing is made here; what is missing is said."""
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -8,18 +9,26 @@ from pathlib import Path
 import pytest
 
 from support.cluster.callers import Caller, Session, kept
-from support.cluster.cluster import Cluster, node_url
+from support.cluster.cluster import Cluster, node_url, until
 from support.operator.process import Objects, namespace
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Cluster:
+def cluster() -> Iterator[Cluster]:
+    """The installed parts. All sandboxes that tests have taken are given back in the end."""
     if "SANDPOD_TEST_KUBERNETES" not in os.environ:
         pytest.fail("These tests need a cluster with the chart installed: run make test-cluster.")
-    return Cluster(
+    cluster = Cluster(
         namespace=os.environ.get("SANDPOD_NAMESPACE", "sandpod"),
         sandboxes=os.environ.get("SANDPOD_SANDBOX_NAMESPACE", "sandpod-sandboxes"),
     )
+    before = asyncio.run(cluster.held())
+    yield cluster
+
+    async def given_back() -> bool:
+        return await cluster.held() <= before
+
+    asyncio.run(until("no test holds a sandbox any more", given_back, within=60))
 
 
 @pytest.fixture(scope="module")

@@ -132,6 +132,16 @@ class Cluster:
         found = await self.items("sandboxes")
         return {s["metadata"]["name"] for s in found if "claim" in s["spec"]}
 
+    async def held(self) -> set[str]:
+        """Return the names of all Sandboxes that somebody holds and that have not ended."""
+        return {
+            s["metadata"]["name"]
+            for s in await self.items("sandboxes")
+            if "claim" in s["spec"]
+            and "deletionTimestamp" not in s["metadata"]
+            and s.get("status", {}).get("phase") not in {"Expired", "Failed"}
+        }
+
     async def warm(self) -> set[str]:
         """Return the names of all Sandboxes that wait, ready."""
         found = await self.items("sandboxes")
