@@ -14,21 +14,13 @@ from support.operator.process import Objects, namespace
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    """The installed parts. All sandboxes that tests have taken are given back in the end."""
+def cluster() -> Cluster:
     if "SANDPOD_TEST_KUBERNETES" not in os.environ:
         pytest.fail("These tests need a cluster with the chart installed: run make test-cluster.")
-    cluster = Cluster(
+    return Cluster(
         namespace=os.environ.get("SANDPOD_NAMESPACE", "sandpod"),
         sandboxes=os.environ.get("SANDPOD_SANDBOX_NAMESPACE", "sandpod-sandboxes"),
     )
-    before = asyncio.run(cluster.held())
-    yield cluster
-
-    async def given_back() -> bool:
-        return await cluster.held() <= before
-
-    asyncio.run(until("no test holds a sandbox any more", given_back, within=60))
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +40,15 @@ def keys() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def gateway_url(cluster: Cluster) -> str:
-    """The gateway's address: SANDPOD_URL, or its Service's port on the first node."""
-    return os.environ.get("SANDPOD_URL") or node_url(cluster.namespace)
+def gateway_url(cluster: Cluster) -> Iterator[str]:
+    """The gateway's address: SANDPOD_URL, or its Service's port on the first node. Its callers keep no sandbox."""
+    before = asyncio.run(cluster.held())
+    yield os.environ.get("SANDPOD_URL") or node_url(cluster.namespace)
+
+    async def given_back() -> bool:
+        return await cluster.held() <= before
+
+    asyncio.run(until("no test holds a sandbox any more", given_back, within=60))
 
 
 @pytest.fixture(scope="session")
