@@ -55,9 +55,9 @@ test-clients: setup .build/clients/.done ## Runs the examples of other libraries
 	@$(BIN)/pytest tests/clients
 
 # An environment of their own, since these libraries bring an MCP client that is not this project's.
-.build/clients/.done: requirements/clients.lock
+.build/clients/.done: requirements/clients.lock | setup
 	@rm -rf .build/clients
-	@tools/install.sh .build/clients $<
+	@tools/install.sh .build/clients $< .venv
 	@touch $@
 
 .PHONY: setup
