@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -113,7 +114,19 @@ async def test_files_pass_by_links_that_this_machine_alone_reaches() -> None:
         httpx2.get(artifact["url"])
 
 
+KILLED = (
+    "import os, signal\nfrom sandpod_gateway import temporary\n"
+    "with temporary.own_folder():\n    os.kill(os.getpid(), signal.SIGKILL)"
+)
+
+
 async def test_older_client_is_answered_whatever_it_sends_and_nothing_is_left_when_it_ends(tmp_path: Path) -> None:
+    # Of a server that was killed before.
+    killed = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", KILLED, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    assert await killed.wait() == -signal.SIGKILL
+    assert files_in(tmp_path) != []
     async with server(TMPDIR=str(tmp_path)) as process:
         for line in (b"{\n", b"\xff\xfe\n", b"[]\n", b"\n", b'{"jsonrpc":"2.0","id":9}\n'):
             tell(process, line)
