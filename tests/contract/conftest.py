@@ -2,10 +2,12 @@
 
 import compileall
 import os
+import tempfile
 import uuid
 import venv
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -56,22 +58,22 @@ def once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def plain_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def plain_python() -> Iterator[None]:
     """Local sandboxes for which no Python is chosen have one with a single package, whatever this machine's own has."""
-    # Below the folder that is this user's alone: sandboxes have others.
-    folder, inspect = tmp_path_factory.mktemp("python") / "plain", local_host.inspect
-    venv.create(folder, symlinks=True)
-    find_added_packages(folder)
-    package = next(folder.glob("lib/python3*/site-packages")) / "plain-1.0.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: plain\nVersion: 1.0\n", encoding="utf-8")
-    python = {"python": str(folder / "bin/python3")}
+    inspect = local_host.inspect
+    with tempfile.TemporaryDirectory(prefix="python-") as parent, pytest.MonkeyPatch.context() as patch:
+        folder = Path(parent) / "plain"  # the one above is this user's alone, and sandboxes have others
+        venv.create(folder, symlinks=True)
+        find_added_packages(folder)
+        package = next(folder.glob("lib/python3*/site-packages")) / "plain-1.0.dist-info"
+        package.mkdir()
+        (package / "METADATA").write_text("Metadata-Version: 2.1\nName: plain\nVersion: 1.0\n", encoding="utf-8")
+        python = {"python": str(folder / "bin/python3")}
 
-    def inspected(settings: LocalSettings) -> local_host.Host:
-        is_chosen = settings.python is not None or environments.ready(settings) is not None
-        return inspect(settings if is_chosen else settings.model_copy(update=python))
+        def inspected(settings: LocalSettings) -> local_host.Host:
+            is_chosen = settings.python is not None or environments.ready(settings) is not None
+            return inspect(settings if is_chosen else settings.model_copy(update=python))
 
-    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local_host, "inspect", inspected)
         yield
 
