@@ -44,7 +44,7 @@ test-unit: setup ## Runs the tests of single parts
 
 .PHONY: test-contract
 test-contract: setup ## Runs the tests of the gateway with real sandboxes on this machine
-	@$(BIN)/pytest --numprocesses 2 --dist loadfile tests/contract --ignore tests/contract/runner
+	@$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/contract --ignore tests/contract/runner
 
 .PHONY: test-runner
 test-runner: setup ## Runs the tests of the runner, by itself and in real sandboxes on this machine
