@@ -44,7 +44,7 @@ test-unit: setup ## Runs the tests of single parts
 
 .PHONY: test-contract
 test-contract: setup ## Runs the tests of the gateway with real sandboxes on this machine
-	@$(BIN)/pytest --numprocesses 2 --dist loadfile tests/contract --ignore tests/contract/runner
+	@$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/contract --ignore tests/contract/runner
 
 .PHONY: test-runner
 test-runner: setup ## Runs the tests of the runner, by itself and in real sandboxes on this machine
@@ -55,9 +55,9 @@ test-clients: setup .build/clients/.done ## Runs the examples of other libraries
 	@$(BIN)/pytest tests/clients
 
 # An environment of their own, since these libraries bring an MCP client that is not this project's.
-.build/clients/.done: requirements/clients.lock
+.build/clients/.done: requirements/clients.lock | setup
 	@rm -rf .build/clients
-	@tools/install.sh .build/clients $<
+	@tools/install.sh .build/clients $< .venv
 	@touch $@
 
 .PHONY: setup

@@ -2,6 +2,9 @@
 
 import gc
 import os
+import sys
+
+import pytest
 
 
 def pytest_configure() -> None:
@@ -13,3 +16,9 @@ def pytest_collection_finish() -> None:
     """Leave what was imported out of each collection: it stays, and it is most of all there is."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Let hypothesis summarise its own tests only: for the summary of none it would import all of itself."""
+    if "hypothesis" not in sys.modules:
+        session.config.pluginmanager.unregister(name="hypothesispytest")

@@ -42,7 +42,9 @@ fi
 say "installing requirements/$kind.lock into $venv"
 rm -f $venv/.run $venv/.dev
 tools/install.sh $venv "requirements/$kind.lock"
-$venv/bin/python -m pip --disable-pip-version-check --quiet --no-input install --no-deps --no-build-isolation --editable .
+editable=(install --quiet --no-deps --no-build-isolation --editable .)
+$venv/bin/uv pip "${editable[@]}" --offline --python $venv/bin/python \
+  || $venv/bin/python -m pip --disable-pip-version-check --no-input "${editable[@]}"
 if [ "$kind" = dev ]; then
   # The tests' sandboxes can't write here what they have compiled.
   $venv/bin/python -c 'import IPython, matplotlib.pyplot, pandas, PIL.Image, plotly.graph_objects'

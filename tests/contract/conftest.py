@@ -2,15 +2,22 @@
 
 import compileall
 import os
+import tempfile
 import uuid
+import venv
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from sandpod_gateway.backends.base import Backend, ClaimRequest
+from sandpod_gateway.backends.local import environments
+from sandpod_gateway.backends.local import host as local_host
 from sandpod_gateway.backends.local.backend import LocalBackend
+from sandpod_gateway.backends.local.settings import LocalSettings
+from sandpod_gateway.cli_setup import find_added_packages
 from support.gateway.backends import Case, cases, servers
 from support.gateway.made_once import made_once
 from support.gateway.probes import SETTINGS, Box
@@ -47,6 +54,27 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def once() -> Iterator[None]:
     """What no gateway can change is worked out once."""
     with made_once():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_python() -> Iterator[None]:
+    """Local sandboxes for which no Python is chosen have one with a single package, whatever this machine's own has."""
+    inspect = local_host.inspect
+    with tempfile.TemporaryDirectory(prefix="python-") as parent, pytest.MonkeyPatch.context() as patch:
+        folder = Path(parent) / "plain"  # the one above is this user's alone, and sandboxes have others
+        venv.create(folder, symlinks=True)
+        find_added_packages(folder)
+        package = next(folder.glob("lib/python3*/site-packages")) / "plain-1.0.dist-info"
+        package.mkdir()
+        (package / "METADATA").write_text("Metadata-Version: 2.1\nName: plain\nVersion: 1.0\n", encoding="utf-8")
+        python = {"python": str(folder / "bin/python3")}
+
+        def inspected(settings: LocalSettings) -> local_host.Host:
+            is_chosen = settings.python is not None or environments.ready(settings) is not None
+            return inspect(settings if is_chosen else settings.model_copy(update=python))
+
+        patch.setattr(local_host, "inspect", inspected)
         yield
 
 

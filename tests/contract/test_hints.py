@@ -49,12 +49,14 @@ async def place() -> AsyncIterator[Place]:
         sources = ("--packages.index-url", index.url, "--packages.npm.registry-url", registry.url)
         async with gateway(*LOCAL, *LIBRARIES, *sizes, *sources) as address, connected(address, Place) as here:
             here.index, here.registry = index, registry
+            # Each is downloaded once, by whichever test comes first.
+            index.add("greet-me", "1.0")
+            registry.add("@made/one", "1.2.0")
             yield here
 
 
 @pytest.mark.claim("instructions", "install_packages(language)", "work_with_sandpod.text")
 async def test_missing_module_is_there_after_the_call_that_the_hint_names(place: Place) -> None:
-    place.index.add("greet-me", "1.0")
     code = "import greet_me\nprint(greet_me.VERSION)"
     other = (await place.call("create_sandbox"))["sandbox"]
     for own in ({}, {"sandbox": other}):
@@ -65,14 +67,8 @@ async def test_missing_module_is_there_after_the_call_that_the_hint_names(place:
 
 
 async def test_missing_module_of_a_fresh_sandbox_comes_with_the_run_as_the_hint_says(place: Place) -> None:
-    place.index.add("aside", "1.0")
-    place.registry.add("aside", "2.0.0")
-    python = await place.python("import aside", fresh=True)
-    javascript = await place.js("require('aside')", fresh=True)
-    for failed, run, code in (
-        (python, place.python, "import aside; print(aside.VERSION)"),
-        (javascript, place.js, "console.log(require('aside').VERSION)"),
-    ):
+    for run, code in ((place.python, "import greet_me"), (place.js, "require('@made/one')")):
+        failed = await run(code, fresh=True)
         assert "install_packages" not in failed["hint"], "that sandbox is gone"
         packages = ast.literal_eval(re.findall(r"packages=(\[.*?\])", failed["hint"])[0])
         assert (await run(code, packages=packages, fresh=True))["outcome"] == "ok"
@@ -91,7 +87,6 @@ async def test_module_that_has_another_name_is_there_by_its_packages_name(place:
 
 @pytest.mark.claim("install_packages(language)")
 async def test_missing_npm_package_is_there_after_the_call_that_the_hint_names(place: Place) -> None:
-    place.registry.add("@made/one", "1.2.0")
     code = 'console.log(require("@made/one/index.js").VERSION)'
 
     async def in_background() -> dict[str, Any]:
@@ -120,15 +115,6 @@ async def test_missing_file_of_javascript_is_found_where_the_hint_says(place: Pl
     assert (await place.js(f"console.log(require('./{found}').v)"))["stdout"] == "7\n"
 
 
-async def test_installers_of_a_shell_lead_to_install_packages_which_works(place: Place) -> None:
-    for command in ("python3 -m pip install --retries 0 tabulate-x", "npm install tabulate-x"):
-        hint = (await place.shell(f"({command}) || (echo 'npm: command not found' >&2; exit 1)"))["hint"]
-        assert "install_packages" in hint
-    place.index.add("tabulate-x", "1.0")
-    done = await place.call("install_packages", packages=["tabulate-x"], wait=120)
-    assert done["status"] == "success"
-
-
 @pytest.mark.parametrize(
     ("tool", "code"),
     [
@@ -152,32 +138,30 @@ async def test_no_network_is_told_with_the_profiles_that_there_are_and_the_other
     assert (await place.shell("cat in.txt"))["stdout"] == "data"
 
 
-async def test_figure_for_a_display_comes_back_once_the_backend_is_left_alone(place: Place) -> None:
+async def test_figure_for_a_display_comes_back_once_the_backend_is_left_alone(served: Served) -> None:
     draw = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
     for backend in ("TkAgg", "QtAgg"):
-        failed = await place.python(f"import matplotlib\nmatplotlib.use('{backend}')\n{draw}")
-        assert (failed["outcome"], place.pictures) == ("error", [])
+        failed = await served.python(f"import matplotlib\nmatplotlib.use('{backend}')\n{draw}")
+        assert (failed["outcome"], served.pictures) == ("error", [])
         assert "leave matplotlib's backend as it is" in failed["hint"]
-    assert (await place.python(draw))["outcome"] == "ok"
-    assert len(place.pictures) == 1
+    assert (await served.python(draw))["outcome"] == "ok"
+    assert len(served.pictures) == 1
 
 
-async def test_notebook_command_for_pip_leads_to_the_call_that_installs_it(place: Place) -> None:
-    place.index.add("from-notebook", "1.0")
-    commands = ("!pip install -q from-notebook", "%pip install from-notebook", "!python -m pip install from-notebook")
-    failed = [await place.python(command) for command in commands]
-    assert [run["outcome"] for run in failed] == ["error"] * 3
-    [call] = {call_in(run["hint"]) for run in failed}
+async def test_commands_that_install_lead_to_the_call_that_does(place: Place) -> None:
+    place.index.add("by-hand", "1.0")
+    for command in ("python3 -m pip install --retries 0 by-hand", "npm install by-hand"):
+        hint = (await place.shell(f"({command}) || (echo 'npm: command not found' >&2; exit 1)"))["hint"]
+        assert "install_packages" in hint
+    commands = ("!pip install -q by-hand", "%pip install by-hand", "!python -m pip install by-hand")
+    runs = [await place.python(command) for command in commands]
+    assert [run["outcome"] for run in runs] == ["error"] * 3
+    ran = await place.python("!PIP_RETRIES=0 pip install by-hand", context="notebook", timeout=60)
+    assert ran["outcome"] == "ok", "a notebook goes on after a command that fails"
+    [call] = {call_in(run["hint"]) for run in (*runs, ran)}
     await place.obey(call)
     installed = (await place.call("list_packages"))["packages"]
-    assert "from-notebook" in {package["name"] for package in installed if package["source"] == "installed"}
-
-
-async def test_notebook_command_for_pip_in_a_context_leads_there_too(place: Place) -> None:
-    place.index.add("from-cell", "1.0")
-    ran = await place.python("!PIP_RETRIES=0 pip install from-cell", context="notebook", timeout=60)
-    assert ran["outcome"] == "ok", "a notebook goes on after a command that fails"
-    await place.obey(ran["hint"])
+    assert "by-hand" in {package["name"] for package in installed if package["source"] == "installed"}
     await place.call("restart_context", context="notebook")
 
 

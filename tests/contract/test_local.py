@@ -300,6 +300,8 @@ async def test_a_sandbox_runs_the_python_that_was_chosen(tmp_path: Path) -> None
     await asyncio.to_thread(venv.create, chosen, symlinks=True)
     package = next(chosen.glob("lib/python3*/site-packages"))
     (package / "only_there.py").write_text("word = 'chosen'\n", encoding="utf-8")
+    # Programs see its packages. The runner, PID 1, loads none of them, nor does the program that proves the isolation.
+    (package / "first.pth").write_text("import os; os.getpid() == 1 and os._exit(3)\n", encoding="utf-8")
     async with started(LocalSettings(warm=0, python=str(chosen / "bin" / "python"))) as backend:
         record = await backend.claim(ClaimRequest(owner=OWNER))
         async with talk(backend, record.name) as peer:

@@ -23,6 +23,7 @@ LOCKED = (
     "mkdir -p ro/a no; echo x > ro/a/f; echo s > no/f; echo t > secret.txt;"
     "chmod 444 ro/a/f; chmod 555 ro/a ro; chmod 000 no secret.txt"
 )
+NEXT = "from sandpod_gateway import temporary\nwith temporary.own_folder(): pass"
 
 
 @pytest.mark.parametrize(
@@ -80,9 +81,7 @@ async def test_a_server_that_was_killed_leaves_nothing_once_the_next_one_has_sta
         assert not (await other.call_tool("run_shell_command", {"command": LOCKED})).is_error
         below = descendants(pid)
         assert below
-        clean = "from sandpod_gateway import temporary\nwith temporary.own_folder(): pass"  # as all do that start
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", clean)
-        assert await process.wait() == 0
+        await _start_another()
         ran = await other.call_tool("run_shell_command", {"command": "ls"})
         assert (ran.structured_content or {})["outcome"] == "ok"
         os.kill(pid, signal.SIGKILL)
@@ -92,9 +91,14 @@ async def test_a_server_that_was_killed_leaves_nothing_once_the_next_one_has_sta
 
         await until("all that it started has ended", gone)
         assert _names(tmp_path) != []
-    async with serving(*LOCAL) as (url, _), Client(url) as mcp:
-        await mcp.list_tools()
+    await _start_another()
     assert _names(tmp_path) == []
+
+
+async def _start_another() -> None:
+    """Do what every server does when it starts; that they do is seen in `test_stdio.py`."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", NEXT)
+    assert await process.wait() == 0
 
 
 def _exists(pid: int) -> bool:

@@ -92,6 +92,14 @@ WHICH = (
     " os.path.exists(os.environ['MPLCONFIGDIR'] + '/fontlist.json'))\n"
 )
 
+ADDED = """
+import pathlib, site, subprocess
+folder = pathlib.Path(site.getusersitepackages())
+for name in ("added", "tables"):
+    (folder / f"{name}.py").write_text("VERSION = 'added'")
+subprocess.run(["python3", "-c", "import added, tables; print(added.VERSION, tables.VERSION)"])
+"""
+
 
 async def test_programs_import_the_libraries_and_only_another_list_is_installed_anew(
     laptop: Laptop, capsys: pytest.CaptureFixture[str]
@@ -99,7 +107,8 @@ async def test_programs_import_the_libraries_and_only_another_list_is_installed_
     laptop.setup()
     assert "sandpod: Downloading tables-2.1-py3-none-any.whl" in capsys.readouterr().err
     [folder] = laptop.folders()
-    assert await output_of(settings_of(laptop), WHICH) == "['tables', 'matplotlib', 'pip'] True\n"
+    printed = await output_of(settings_of(laptop), WHICH + ADDED)
+    assert printed == "['tables', 'matplotlib', 'pip'] True\nadded added\n"
     asked = len(laptop.index.asked)
     laptop.setup()
     assert (len(laptop.index.asked), laptop.folders()) == (asked, [folder])

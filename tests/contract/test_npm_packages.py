@@ -3,11 +3,12 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from support.gateway.served import LOCAL, Served, connected, gateway
 from support.servers.npm_registry import Registry, integrity, npm_registry
@@ -15,11 +16,12 @@ from support.servers.npm_registry import Registry, integrity, npm_registry
 REQUIRE = "console.log(require('greet').VERSION)"
 IMPORT = "import greet from 'greet';\nconsole.log(greet.VERSION);"
 
-pytestmark = pytest.mark.needs_userns
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs_userns]
 
 
 class Place(Served):
     registry: Registry
+    stop_registry: Callable[[], None]
 
     async def install(self, *packages: str, **arguments: Any) -> dict[str, Any]:
         call = {"packages": list(packages), "wait": 120, "language": "javascript", **arguments}
@@ -28,21 +30,29 @@ class Place(Served):
 
 @asynccontextmanager
 async def place(*flags: str, server: tuple[str, ...] = LOCAL) -> AsyncIterator[Place]:
-    with npm_registry() as registry:
+    with ExitStack() as stack:
+        registry = stack.enter_context(npm_registry())
         async with (
             gateway(*server, "--packages.npm.registry-url", registry.url, *flags) as address,
             connected(address, Place) as here,
         ):
-            here.registry = registry
+            here.registry, here.stop_registry = registry, stack.close
             yield here
 
 
-async def output(here: Place, command: str) -> str:
-    return str((await here.shell(command))["stdout"])
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def plain() -> AsyncIterator[Place]:
+    """For tests of packages that no other test names."""
+    async with place() as here:
+        yield here
 
 
-@pytest.mark.claim("install_packages", "install_packages(packages)")
-async def test_package_with_what_it_depends_on_is_found_by_require_and_import_from_anywhere(
+async def output(here: Place, command: str, **arguments: Any) -> str:
+    return str((await here.shell(command, **arguments))["stdout"])
+
+
+@pytest.mark.claim("install_packages", "install_packages(packages)", "run_python_code(packages)")
+async def test_package_with_what_it_depends_on_is_found_from_anywhere_and_comes_from_the_cache_then(
     server_flags: tuple[str, ...],
 ) -> None:
     async with place(server=server_flags) as here:
@@ -79,88 +89,59 @@ async def test_package_with_what_it_depends_on_is_found_by_require_and_import_fr
         }
         assert (listed["greet"]["source"], listed["greet"]["sha256"]) == ("installed", found["greet"]["sha256"])
         assert (await here.call("list_files"))["entries"] == []
-
-
-@pytest.mark.claim("run_python_code(packages)")
-async def test_run_installs_what_it_names_and_second_sandbox_gets_it_from_the_cache(
-    server_flags: tuple[str, ...],
-) -> None:
-    async with place(server=server_flags) as here:
-        here.registry.add("greet", "1.0.0")
-        assert (await here.js(REQUIRE, packages=["greet"]))["stdout"] == "1.0.0\n"
         asked = len(here.registry.asked)
-        assert (await here.js(REQUIRE, packages=["greet"]))["stdout"] == "1.0.0\n"
-        assert (await here.js(IMPORT, packages=["greet"], fresh=True))["stdout"] == "1.0.0\n"
+        assert (await here.js(REQUIRE, packages=["greet@1"]))["stdout"] == "1.2.0\n"
+        assert (await here.js(IMPORT, packages=["greet@1"], fresh=True))["stdout"] == "1.2.0\n"
         assert len(here.registry.asked) == asked
-        assert here.registry.downloads() == ["greet-1.0.0.tgz"]
+        assert sorted(here.registry.downloads()) == ["@made-helper-1.0.0.tgz", "greet-1.2.0.tgz"]
 
 
-async def test_versions_live_beside_each_other_and_are_replaced_when_another_is_asked_for() -> None:
-    async with place() as here:
-        # The outer package needs another version of greet than the program asks for.
-        outer = {"package/index.js": "exports.INNER = require('greet').VERSION;\n"}
-        here.registry.add("greet", "1.0.0", files={"package/old.js": ""})
-        here.registry.add("greet", "2.0.0")
-        here.registry.add("outer", "1.0.0", dependencies={"greet": "^1.0.0"}, files=outer)
-        assert (await here.install("greet@2", "outer"))["status"] == "success"
-        both = "console.log(require('greet').VERSION, require('outer').INNER)"
-        assert (await here.js(both))["stdout"] == "2.0.0 1.0.0\n"
-        assert (await here.install("greet@1.0.0"))["status"] == "success"
-        assert (await here.js(both))["stdout"] == "1.0.0 1.0.0\n"
-        assert await output(
-            here, "ls $HOME/.local/lib/node_modules; ls -d $HOME/.local/lib/node_modules/outer/node_modules/greet"
-        ) == ("greet\nouter\n")
-        assert (await here.install("greet@>=2"))["status"] == "success"
-        assert (await here.js("require('greet/old.js')"))["outcome"] == "error"
-        assert (await here.js(both))["stdout"] == "2.0.0 1.0.0\n"
+async def test_versions_live_beside_each_other_and_are_replaced_when_another_is_asked_for(plain: Place) -> None:
+    add, own = plain.registry.add, {"sandbox": (await plain.call("create_sandbox"))["sandbox"]}
+    # The outer package needs another version of inner than the program asks for.
+    outer = {"package/index.js": "exports.INNER = require('inner').VERSION;\n"}
+    add("inner", "1.0.0", files={"package/old.js": ""})
+    add("inner", "2.0.0")
+    add("outer", "1.0.0", dependencies={"inner": "^1.0.0"}, files=outer)
+    # An installation that goes on already is joined.
+    plain.registry.hold.clear()
+    first, second = [await plain.install("inner@2", "outer", wait=0, **own) for _ in range(2)]
+    assert (first["status"], first["installation"]) == ("installing", second["installation"])
+    waiting = asyncio.create_task(plain.call("get_installation", installation=first["installation"], wait=120))
+    plain.registry.hold.set()
+    assert (await waiting)["status"] == "success"
+    both = "console.log(require('inner').VERSION, require('outer').INNER)"
+    assert (await plain.js(both, **own))["stdout"] == "2.0.0 1.0.0\n"
+    assert (await plain.install("inner@1.0.0", **own))["status"] == "success"
+    assert (await plain.js(both, **own))["stdout"] == "1.0.0 1.0.0\n"
+    assert await output(
+        plain, "ls $HOME/.local/lib/node_modules; ls -d $HOME/.local/lib/node_modules/outer/node_modules/inner", **own
+    ) == ("inner\nouter\n")
+    assert (await plain.install("inner@>=2", **own))["status"] == "success"
+    assert (await plain.js("require('inner/old.js')", **own))["outcome"] == "error"
+    assert (await plain.js(both, **own))["stdout"] == "2.0.0 1.0.0\n"
+    # What is there is kept, although there is a later one.
+    add("inner", "2.1.0")
+    add("user-of-inner", "1.0.0", dependencies={"inner": "*"})
+    assert (await plain.install("user-of-inner", **own))["status"] == "success"
+    assert (await plain.js(both, **own))["stdout"] == "2.0.0 1.0.0\n"
 
 
-async def test_second_installation_keeps_what_the_first_one_brought() -> None:
-    async with place() as here:
-        here.registry.add("greet", "1.0.0")
-        here.registry.add("other", "1.0.0", dependencies={"greet": "*"})
-        assert (await here.install("greet"))["status"] == "success"
-        here.registry.add("greet", "1.1.0")
-        assert (await here.install("other"))["status"] == "success"
-        assert (await here.js(REQUIRE))["stdout"] == "1.0.0\n"
-
-
-async def test_same_installation_is_joined() -> None:
-    async with place() as here:
-        here.registry.add("greet", "1.0.0")
-        here.registry.hold.clear()
-        first = await here.install("greet", wait=0)
-        second = await here.install("greet", wait=0)
-        assert (first["status"], first["installation"]) == ("installing", second["installation"])
-        waiting = asyncio.create_task(here.call("get_installation", installation=first["installation"], wait=120))
-        here.registry.hold.set()
-        assert (await waiting)["status"] == "success"
+NO_NAMES = (
+    *("git+ssh://x/y", "user/repo", "file:../x", "http://x/y.tgz", "x.tgz", "../x", "--registry=http://x", "a@npm:b"),
+    *("greet@git://x", "greet@../x", "greet; touch /tmp/pwn", "greet@user/repo"),
+)
 
 
 @pytest.mark.promise("npm-packages")
-async def test_what_is_no_name_is_refused_before_anything_is_asked_or_made() -> None:
-    names = (
-        "git+ssh://x/y",
-        "user/repo",
-        "file:../x",
-        "http://x/y.tgz",
-        "x.tgz",
-        "../x",
-        "--registry=http://x",
-        "a@npm:b",
-    )
-    async with place() as here:
-        for name in (*names, "greet@git://x", "greet@../x", "greet; touch /tmp/pwn", "greet@user/repo"):
+async def test_what_is_no_name_is_refused_before_anything_is_asked_and_failures_are_told_apart() -> None:
+    lists = ("--packages.npm.deny", '["bad*"]', "--packages.max-bytes", "300000", "--packages.npm.max-packages", "3")
+    async with place(*lists) as here:
+        for name in NO_NAMES:
             assert (await here.install(name))["error"] == "invalid_argument"
             assert (await here.js("1", packages=[name]))["error"] == "invalid_argument"
         assert here.registry.asked == []
         assert (await here.call("list_sandboxes"))["sandboxes"] == []
-
-
-@pytest.mark.promise("npm-packages")
-async def test_failures_are_told_apart() -> None:
-    lists = ("--packages.npm.deny", '["bad*"]', "--packages.max-bytes", "300000", "--packages.npm.max-packages", "3")
-    async with place(*lists) as here:
         add = here.registry.add
         add("old", "1.0.0", engines={"node": ">=1000"})
         add("mac", "1.0.0", os=["darwin"], cpu=["arm"])
@@ -205,55 +186,50 @@ async def test_failures_are_told_apart() -> None:
         # What is optional and for another machine is left out.
         done = await here.install("maybe")
         assert (done["status"], [package["name"] for package in done["packages"]]) == ("success", ["maybe"])
+        here.stop_registry()
+        assert (await failure("one0"))[0] == "backend_unavailable"
 
 
-async def test_only_allowed_names_are_taken_and_what_they_depend_on_comes_with_them() -> None:
+async def test_only_allowed_names_are_taken_whatever_a_program_writes_into_the_record() -> None:
     async with place("--packages.npm.allow", '["greet", "@made/*"]') as here:
-        here.registry.add("greet", "1.0.0", dependencies={"helper": "*"})
-        here.registry.add("helper", "1.0.0")
-        here.registry.add("@made/one", "1.0.0")
-        assert (await here.install("helper"))["error"] == "package_blocked"
-        assert (await here.install("greet", "@made/one"))["status"] == "success"
-
-
-async def test_record_that_a_program_has_changed_does_not_widen_what_is_allowed() -> None:
-    async with place("--packages.npm.allow", '["greet", "other"]') as here:
-        for name in ("greet", "other", "evil"):
+        for name in ("helper", "@made/one", "evil"):
             here.registry.add(name, "1.0.0")
+        here.registry.add("greet", "1.0.0", dependencies={"helper": "*"})
+        assert (await here.install("helper"))["error"] == "package_blocked"
         greet = {"version": "1.0.0", "dependencies": {"evil": "*"}, "peerDependencies": {"evil": "*"}}
         for forged in (
             {"dependencies": {"evil": "*", "greet": "npm:evil@1.0.0"}, "packages": {}},
             {"dependencies": {"greet": "1.0.0"}, "packages": {"node_modules/greet": greet}},
         ):
             own = {"sandbox": (await here.call("create_sandbox"))["sandbox"]}
+            # What it depends on comes with it.
             assert (await here.install("greet", **own))["status"] == "success"
+            assert (await here.js("require('helper')", **own))["outcome"] == "ok"
             await here.shell(f"echo '{json.dumps(forged)}' > $HOME/.local/lib/npm.json", **own)
-            assert (await here.install("other", **own))["status"] == "success"
+            assert (await here.install("@made/one", **own))["status"] == "success"
             assert (await here.js("require('evil')", **own))["outcome"] == "error"
-            assert (await here.js("console.log(require('other').VERSION)", **own))["stdout"] == "1.0.0\n"
+            assert (await here.js("console.log(require('@made/one').VERSION)", **own))["stdout"] == "1.0.0\n"
         assert "evil-1.0.0.tgz" not in here.registry.downloads()
 
 
 @pytest.mark.promise("npm-packages")
 @pytest.mark.claim("install_packages")
-async def test_scripts_of_packages_are_not_run_which_is_told_and_files_stay_where_they_belong() -> None:
-    async with place() as here:
-        files = {f"package/../../../../../../../workspace/out{number}.txt": "1" for number in range(2)}
-        here.registry.add("greet", "1.0.0", scripts={"postinstall": "touch /workspace/ran"}, files=files)
-        done = await here.install("greet")
-        assert (done["status"], "not run: those of greet." in done["note"]) == ("success", True)
-        assert (await here.js(REQUIRE))["stdout"] == "1.0.0\n"
-        assert (await here.call("list_files"))["entries"] == []
-        assert await output(here, "find $HOME/.local/lib/node_modules -type l") == ""
+async def test_scripts_of_packages_are_not_run_which_is_told_and_files_stay_where_they_belong(plain: Place) -> None:
+    files = {f"package/../../../../../../../workspace/out{number}.txt": "1" for number in range(2)}
+    plain.registry.add("scripted", "1.0.0", scripts={"postinstall": "touch /workspace/ran"}, files=files)
+    done = await plain.install("scripted")
+    assert (done["status"], "not run: those of scripted." in done["note"]) == ("success", True)
+    assert (await plain.js("console.log(require('scripted').VERSION)"))["stdout"] == "1.0.0\n"
+    assert (await plain.call("list_files"))["entries"] == []
+    assert await output(plain, "find $HOME/.local/lib/node_modules -type l") == ""
 
 
-async def test_package_that_is_not_what_was_announced_is_not_installed() -> None:
-    async with place() as here:
-        here.registry.add("greet", "1.0.0")
-        here.registry.files["greet-1.0.0.tgz"] = here.registry.add("other", "1.0.0")
-        failed = await here.install("greet")
-        assert (failed["error"], "not what the npm registry announced" in failed["message"]) == ("backend_error", True)
-        assert (await here.js(REQUIRE))["outcome"] == "error"
+async def test_package_that_is_not_what_was_announced_is_not_installed(plain: Place) -> None:
+    plain.registry.add("announced", "1.0.0")
+    plain.registry.files["announced-1.0.0.tgz"] = plain.registry.add("in-its-place", "1.0.0")
+    failed = await plain.install("announced")
+    assert (failed["error"], "not what the npm registry announced" in failed["message"]) == ("backend_error", True)
+    assert (await plain.js("require('announced')"))["outcome"] == "error"
 
 
 async def test_package_for_which_there_is_no_room_leaves_nothing_and_says_so() -> None:
@@ -268,49 +244,37 @@ async def test_package_for_which_there_is_no_room_leaves_nothing_and_says_so() -
         assert (await here.install("small"))["status"] == "success"
 
 
-async def test_record_that_a_program_has_spoilt_does_no_harm() -> None:
-    async with place() as here:
-        here.registry.add("greet", "1.0.0")
-        here.registry.add("other", "1.0.0")
-        assert (await here.install("greet"))["status"] == "success"
-        spoil = '{"asked": 3, "dependencies": {"x": "file:/etc"}, "packages": {"../../x": {}}}'
-        await output(here, f"echo '{spoil}' > $HOME/.local/lib/npm.json")
-        assert (await here.install("other"))["status"] == "success"
-        await output(
-            here, 'sed -i \'s/"dependencies": {/"dependencies": {"x": "file:\\/etc", /\' $HOME/.local/lib/npm.json'
-        )
-        assert (await here.install("greet@1"))["error"] == "package_blocked"
+async def test_record_that_a_program_has_changed_decides_nothing_and_does_no_harm(plain: Place) -> None:
+    own, record = {"sandbox": (await plain.call("create_sandbox"))["sandbox"]}, "$HOME/.local/lib/npm.json"
+    good = plain.registry.add("real", "1.0.0")
+    plain.registry.add("fake", "1.0.0", files={"package/index.js": "exports.VERSION = 'fake';\n"})
+    assert (await plain.install("fake", **own))["status"] == "success"
+    forged = json.loads(await output(plain, f"cat {record}", **own))
+    # The hash of another package's content, for the one that is there and for one that is to come.
+    forged["packages"]["node_modules/fake"]["integrity"] = integrity(good)
+    forged["packages"]["node_modules/real"] = {**forged["packages"]["node_modules/fake"], "sha256": "0" * 64}
+    await output(plain, f"echo '{json.dumps(forged)}' > {record}", **own)
+    assert (await plain.install("real", **own))["status"] == "success"
+    assert (await plain.js("console.log(require('real').VERSION)", **own))["stdout"] == "1.0.0\n"
+    assert "integrity" not in await output(plain, f"cat {record}", **own)
+    # What makes no sense.
+    spoilt = '{"asked": 3, "dependencies": {"x": "file:/etc"}, "packages": {"../../x": {}}}'
+    await output(plain, f"echo '{spoilt}' > {record}", **own)
+    assert (await plain.install("fake@1", **own))["status"] == "success"
+    # A source that is no registry.
+    script = 's/"dependencies": {/"dependencies": {"x": "file:\\/etc", /'
+    await output(plain, f"sed -i '{script}' {record}", **own)
+    assert (await plain.install("real@1", **own))["error"] == "package_blocked"
 
 
-async def test_package_announced_with_the_hash_of_another_one_does_not_take_its_place() -> None:
-    async with place() as here:
-        good = here.registry.add("greet", "1.0.0")
-        evil = here.registry.add("evil", "1.0.0", files={"package/index.js": "exports.VERSION = 'evil';\n"})
-        # npm itself is content with any hash of the strongest algorithm.
-        both = f"{integrity(good)} {integrity(evil)}"
-        here.registry.versions["evil"]["1.0.0"]["dist"]["integrity"] = both
-        failed = await here.install("evil")
-        assert (failed["error"], "exactly one valid hash of evil" in failed["message"]) == ("backend_error", True)
-        second = (await here.call("create_sandbox"))["sandbox"]
-        assert (await here.install("greet", sandbox=second))["status"] == "success"
-        assert (await here.js(REQUIRE, sandbox=second))["stdout"] == "1.0.0\n"
-
-
-async def test_hashes_that_a_sandbox_writes_into_its_record_decide_nothing() -> None:
-    async with place() as here:
-        good = here.registry.add("greet", "1.0.0")
-        here.registry.add("evil", "1.0.0", files={"package/index.js": "exports.VERSION = 'evil';\n"})
-        assert (await here.install("evil"))["status"] == "success"
-        read = "$HOME/.local/lib/npm.json"
-        record = json.loads(await output(here, f"cat {read}"))
-        record["packages"]["node_modules/evil"]["integrity"] = integrity(good)
-        record["packages"]["node_modules/greet"] = {**record["packages"]["node_modules/evil"], "sha256": "0" * 64}
-        await output(here, f"echo '{json.dumps(record)}' > {read}")
-        assert (await here.install("greet"))["status"] == "success"
-        assert (await here.js(REQUIRE))["stdout"] == "1.0.0\n"
-        assert "integrity" not in await output(here, f"cat {read}")
-
-
-async def test_registry_that_is_not_there_is_told() -> None:
-    async with place("--packages.npm.registry-url", "http://127.0.0.1:9/") as here:
-        assert (await here.install("greet"))["error"] == "backend_unavailable"
+async def test_package_announced_with_the_hash_of_another_one_does_not_take_its_place(plain: Place) -> None:
+    good = plain.registry.add("hashed", "1.0.0")
+    evil = plain.registry.add("evil", "1.0.0", files={"package/index.js": "exports.VERSION = 'evil';\n"})
+    # npm itself is content with any hash of the strongest algorithm.
+    both = f"{integrity(good)} {integrity(evil)}"
+    plain.registry.versions["evil"]["1.0.0"]["dist"]["integrity"] = both
+    failed = await plain.install("evil")
+    assert (failed["error"], "exactly one valid hash of evil" in failed["message"]) == ("backend_error", True)
+    second = (await plain.call("create_sandbox"))["sandbox"]
+    assert (await plain.install("hashed", sandbox=second))["status"] == "success"
+    assert (await plain.js("console.log(require('hashed').VERSION)", sandbox=second))["stdout"] == "1.0.0\n"

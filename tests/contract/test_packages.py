@@ -2,11 +2,12 @@
 
 import asyncio
 import hashlib
+import json
 import os
 import re
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs_usern
 
 class Place(Served):
     index: Index
+    stop_index: Callable[[], None]
 
     async def install(self, *packages: str, **arguments: Any) -> dict[str, Any]:
         call = {"packages": list(packages), "wait": 120, **arguments}
@@ -36,12 +38,13 @@ class Place(Served):
 
 @asynccontextmanager
 async def place(*flags: str, server: tuple[str, ...] = LOCAL) -> AsyncIterator[Place]:
-    with package_index() as index:
+    with ExitStack() as stack:
+        index = stack.enter_context(package_index())
         async with (
             gateway(*server, "--packages.index-url", index.url, *flags) as address,
             connected(address, Place) as here,
         ):
-            here.index = index
+            here.index, here.stop_index = index, stack.close
             yield here
 
 
@@ -52,8 +55,8 @@ async def plain() -> AsyncIterator[Place]:
         yield here
 
 
-@pytest.mark.claim("install_packages", "list_packages")
-async def test_package_with_what_it_depends_on_is_there_for_runs_contexts_and_the_shell(
+@pytest.mark.claim("install_packages", "list_packages", "run_python_code(packages)")
+async def test_package_with_what_it_depends_on_is_there_for_all_runs_and_comes_from_the_cache_then(
     server_flags: tuple[str, ...],
 ) -> None:
     async with place(server=server_flags) as here:
@@ -88,39 +91,22 @@ async def test_package_with_what_it_depends_on_is_there_for_runs_contexts_and_th
         assert (listed["greet"]["source"], listed["greet"]["sha256"]) == ("installed", found["greet"]["sha256"])
         assert {package["sha256"] for package in listed.values() if package["source"] == "image"} == {None}
         assert (await here.call("list_files"))["entries"] == []
-
-
-@pytest.mark.claim("run_python_code(packages)")
-async def test_run_installs_what_it_names_once_and_other_sandboxes_get_it_from_the_cache(
-    server_flags: tuple[str, ...],
-) -> None:
-    async with place(server=server_flags) as here:
-        here.index.add("greet", "1.0")
-        assert (await here.python(VERSION, packages=["greet"]))["stdout"] == "1.0\n"
         asked = len(here.index.asked)
-        assert (await here.python(VERSION, packages=["greet"]))["stdout"] == "1.0\n"
+        assert (await here.python(VERSION, packages=["greet"]))["stdout"] == "1.2\n"
         other = (await here.call("create_sandbox"))["sandbox"]
-        assert (await here.install("greet", sandbox=other))["status"] == "success"
-        assert (await here.python(VERSION, sandbox=other))["stdout"] == "1.0\n"
-        assert (await here.python(VERSION, packages=["greet"], fresh=True))["stdout"] == "1.0\n"
+        assert (await here.install("greet>=1", sandbox=other))["status"] == "success"
+        assert (await here.python(VERSION, sandbox=other))["stdout"] == "1.2\n"
+        assert (await here.python(VERSION, packages=["greet>=1"], fresh=True))["stdout"] == "1.2\n"
         assert len(here.index.asked) == asked
 
 
-async def test_other_version_takes_the_place_of_the_first(plain: Place) -> None:
-    plain.index.add("greet", "1.0", content=wheel("greet", "1.0", files={"greet/old.py": ""}))
-    plain.index.add("greet", "2.0")
-    await plain.install("greet==1.0")
-    assert (await plain.install("greet>=2"))["status"] == "success"
-    assert (await plain.python(VERSION))["stdout"] == "2.0\n"
-    assert (await plain.python("import greet.old"))["outcome"] == "error"
-
-
 @pytest.mark.claim("install_packages", "install_packages(wait)", "get_installation", "get_installation(installation)")
-async def test_same_installation_is_joined_and_can_be_waited_for(plain: Place) -> None:
-    plain.index.add("joined", "1.0")
+async def test_same_installation_is_joined_and_a_later_one_takes_the_place_of_its_version(plain: Place) -> None:
+    plain.index.add("joined", "1.0", content=wheel("joined", "1.0", files={"joined/old.py": ""}))
+    plain.index.add("joined", "2.0")
     plain.index.hold.clear()
-    first = await plain.call("install_packages", packages=["joined"], wait=0)
-    second = await plain.call("install_packages", packages=["joined"], wait=0)
+    first = await plain.call("install_packages", packages=["joined==1.0"], wait=0)
+    second = await plain.call("install_packages", packages=["joined==1.0"], wait=0)
     assert (first["status"], first["installation"]) == ("installing", second["installation"])
     waiting = asyncio.create_task(plain.call("get_installation", installation=first["installation"], wait=120))
     plain.index.hold.set()
@@ -130,21 +116,26 @@ async def test_same_installation_is_joined_and_can_be_waited_for(plain: Place) -
     again = await plain.call("get_installation", installation=done["installation"])
     assert (again["elapsed"], again["packages"]) == (done["elapsed"], done["packages"])
     assert (await plain.call("get_installation", installation="inst-of-before"))["error"] == "not_found"
+    assert (await plain.python("import joined.old"))["outcome"] == "ok"
+    # A file in the workspace that is called as a module does not disturb.
+    await plain.call("write_file", path="zipfile.py", text="raise SystemExit(3)")
+    assert (await plain.install("joined>=2"))["status"] == "success"
+    await plain.call("delete_file", path="zipfile.py")
+    assert (await plain.python("import joined; print(joined.VERSION)"))["stdout"] == "2.0\n"
+    assert (await plain.python("import joined.old"))["outcome"] == "error"
 
 
 @pytest.mark.promise("package-names")
-async def test_what_is_no_name_is_refused_before_anything_is_asked_or_made() -> None:
-    async with place() as here:
+@pytest.mark.claim("install_packages(language)", "get_installation")
+async def test_what_is_no_name_is_refused_before_anything_is_asked_and_failures_are_told_apart() -> None:
+    allowed = ["native", "greet", "other", "helper", "sly", "big", "bad*", "nowhere", "hiding"]
+    lists = ("--packages.deny", '["bad*"]', "--packages.allow", json.dumps(allowed))
+    async with place(*lists, "--packages.max-bytes", "300000") as here:
         for name in ("requests; touch /tmp/pwn", "--index-url=http://evil/simple", "-r/etc/passwd", "../x"):
             assert (await here.install(name))["error"] == "invalid_argument"
             assert (await here.python("1", packages=[name]))["error"] == "invalid_argument"
         assert here.index.asked == []
         assert (await here.call("list_sandboxes"))["sandboxes"] == []
-
-
-@pytest.mark.claim("install_packages(language)", "get_installation")
-async def test_failures_are_told_apart() -> None:
-    async with place("--packages.deny", '["bad*"]', "--packages.max-bytes", "300000") as here:
         here.index.add("native", "1.0", tag="cp311-cp311-win_amd64")
         here.index.add("greet", "1.0", content=wheel("greet", "1.0", needs=("helper<1",)))
         here.index.add("other", "1.0", content=wheel("other", "1.0", needs=("helper>=1",)))
@@ -173,14 +164,13 @@ async def test_failures_are_told_apart() -> None:
         failed = await here.python("1", packages=["nowhere"])
         assert (failed["error"], failed["message"]) == ("not_found", "The package index has no nowhere.")
         assert (await here.install("x", language="cobol"))["error"] == "unsupported_language"
-
-
-async def test_only_allowed_names_are_taken_and_what_they_depend_on_comes_with_them() -> None:
-    async with place("--packages.allow", '["greet"]') as here:
-        here.index.add("greet", "1.0", content=wheel("greet", "1.0", needs=("helper",)))
-        here.index.add("helper", "1.0")
-        assert (await here.install("helper"))["error"] == "package_blocked"
-        assert (await here.install("greet"))["status"] == "success"
+        # What is not allowed comes with what depends on it.
+        here.index.add("hiding", "1.0", content=wheel("hiding", "1.0", needs=("hidden",)))
+        here.index.add("hidden", "1.0")
+        assert (await here.install("hidden"))["error"] == "package_blocked"
+        assert (await here.install("hiding"))["status"] == "success"
+        here.stop_index()
+        assert (await failure("other"))[0] == "backend_unavailable"
 
 
 async def test_package_for_which_there_is_no_room_leaves_nothing_and_says_so() -> None:
@@ -198,17 +188,16 @@ async def test_package_for_which_there_is_no_room_leaves_nothing_and_says_so() -
         here.index.add("other", "1.0", content=wheel("other", "1.0", files={"other/data.bin": "0" * 3_000_000}))
         failed = await here.install("small", "other")
         assert failed["cause"] in {f"{name} needs 3 MiB, and 1 MiB are free" for name in ("small", "other")}
-        left = "find ~/.local/ /tmp -type f ! -name .lock; du -sm ~/.local/ | cut -f1"
+        left = "find ~/.local/ /tmp -xdev -type f ! -name .lock; du -sm ~/.local/ | cut -f1"
         assert int((await here.shell(left))["stdout"]) <= 1
         assert (await here.install("small"))["status"] == "success"
 
 
 async def test_packages_larger_than_tmp_and_memory_have_room_of_their_own() -> None:
-    async with place("--local.tmp-size", "4Mi", "--local.memory", "192Mi", "--local.packages-size", "512Mi") as here:
+    async with place("--local.tmp-size", "4Mi", "--local.memory", "128Mi", "--local.packages-size", "512Mi") as here:
         for name in ("one", "two"):
-            content = wheel(name, "1.0", files={f"{name}/data.bin": "0" * 120_000_000})
-            here.index.add(name, "1.0", content=content)
-            assert (await here.install(name))["status"] == "success"
+            here.index.add(name, "1.0", content=wheel(name, "1.0", files={f"{name}/data.bin": "0" * 70_000_000}))
+        assert (await here.install("one", "two"))["status"] == "success"
         assert (await here.python("import one, two\nprint(len(bytes(40 << 20)))"))["stdout"] == f"{40 << 20}\n"
         assert (await here.python("open('/tmp/own.bin', 'wb').write(bytes(3 << 20))"))["outcome"] == "ok"
         assert (await here.call("list_files"))["entries"] == []
@@ -221,11 +210,6 @@ async def test_package_with_files_outside_of_its_folder_is_refused(plain: Place)
         assert (failed["error"], failed["next"]) == ("execution_failed", "Ask for another version of it.")
         assert (await plain.python(f"import {name}"))["outcome"] == "error"
     assert (await plain.call("list_files"))["entries"] == []
-
-
-async def test_index_that_is_not_there_is_told() -> None:
-    async with place("--packages.index-url", "http://127.0.0.1:9/simple") as here:
-        assert (await here.install("greet"))["error"] == "backend_unavailable"
 
 
 async def test_no_more_than_eight_installations_of_one_caller_go_on_at_once(plain: Place) -> None:
@@ -263,11 +247,11 @@ async def test_slow_installations_of_one_owner_leave_one_of_two_slots_to_another
             mine = await bob.install("quick", wait=0)
             await until(lambda: "/simple/quick/" in index.asked)
             assert len(slow.intersection(index.asked)) == 1
+            assert {each["status"] for each in (*begun, mine)} == {"installing"}
+            await alice.close()  # so that hers have nowhere to go
             index.hold.set()
-            for caller, each in ((bob, mine), *((alice, each) for each in begun)):
-                ended = await caller.call("get_installation", installation=each["installation"], wait=120)
-                assert (each["status"], ended["status"]) == ("installing", "success")
-            await alice.close()
+            ended = await bob.call("get_installation", installation=mine["installation"], wait=120)
+            assert ended["status"] == "success"
             await bob.close()
 
 
@@ -294,10 +278,3 @@ async def test_process_of_the_same_user_can_not_read_the_gateways_memory() -> No
     await other.wait()
     async with serving(*LOCAL, "--unsafe-no-isolation", prefix=plain) as (_, pid):
         assert await readable(pid) == []
-
-
-async def test_file_in_the_workspace_that_is_called_as_a_module_does_not_disturb(plain: Place) -> None:
-    plain.index.add("disturbed", "1.0")
-    await plain.call("write_file", path="zipfile.py", text="raise SystemExit(3)")
-    assert (await plain.install("disturbed"))["status"] == "success"
-    await plain.call("delete_file", path="zipfile.py")

@@ -297,14 +297,13 @@ async def test_a_context_goes_with_no_fresh_sandbox(caller: Caller) -> None:
 @pytest.mark.promise("figures")
 @pytest.mark.claim("run_python_code")
 async def test_each_figure_comes_back_once_as_an_image(caller: Caller) -> None:
-    first = await caller.python("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()")
-    one = [picture.data for picture in caller.pictures]
-    await caller.python("import matplotlib.pyplot as plt\nfor i in (3, 4):\n    plt.figure(); plt.plot([i, 2 * i, 0])")
-    two = [picture.data for picture in caller.pictures]
-    assert (first["outcome"], first["stderr"]) == ("ok", "")
-    assert [len(one), len(two)] == [1, 2]
-    assert len({*one, *two}) == 3
-    assert all(picture.startswith("iVBOR") for picture in (*one, *two))
+    shown = "import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()"
+    left_open = "for i in (3, 4):\n    plt.figure(); plt.plot([i, 2 * i, 0])"
+    ran = await caller.python(f"{shown}\n{left_open}")
+    pictures = [picture.data for picture in caller.pictures]
+    assert (ran["outcome"], ran["stderr"]) == ("ok", "")
+    assert [len(pictures), len(set(pictures))] == [3, 3]
+    assert all(picture.startswith("iVBOR") for picture in pictures)
     await caller.python("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.savefig('p.png')", context="c")
     assert len(caller.pictures) == 1
 

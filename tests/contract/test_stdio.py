@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -31,8 +32,8 @@ RECORDED = f'"{PROGRAM}" stdio --log-level debug --local.warm 0 2>"$0.err" | tee
 FOREVER = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
 
 
-def call(number: int, code: str) -> dict[str, Any]:
-    params = {"name": "run_python_code", "arguments": {"code": code}, "_meta": {"progressToken": number}}
+def call(number: int, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    params = {"name": tool, "arguments": arguments, "_meta": {"progressToken": number}}
     return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
 
 
@@ -51,31 +52,36 @@ async def cancelled_call(client: Client[Any]) -> None:
         await task
 
 
-@pytest.mark.parametrize("era", ["auto", "legacy"])
-async def test_every_line_of_standard_output_is_a_message_whatever_goes_wrong(era: Any, tmp_path: Path) -> None:
+CALLS: list[tuple[str, dict[str, Any], str]] = [
+    ("run_python_code", {"code": "print('fine')"}, "ok"),
+    ("run_python_code", {"code": "import os\nos.write(1, bytes(range(256)))\nraise ValueError"}, "error"),
+    ("run_python_code", {"code": FOREVER, "timeout": 0.2}, "timeout"),
+    ("run_shell_command", {"command": "kill -9 $$"}, "error"),
+    ("run_python_code", {"code": 3}, "invalid_argument"),
+    ("read_file", {"path": "../../etc/passwd"}, "invalid_path"),
+    ("get_sandbox", {"sandbox": "none"}, "session_not_found"),
+    ("create_sandbox", {"template": "none"}, "invalid_argument"),
+    ("create_link", {"path": "../a"}, "invalid_path"),
+]
+"""What goes well and what goes wrong: tool, arguments, and the outcome or the error's code."""
+
+
+def outcome(content: dict[str, Any] | None) -> str:
+    assert content is not None
+    return str(content.get("outcome", content.get("error")))
+
+
+async def test_every_line_of_standard_output_is_a_message_whatever_goes_wrong(tmp_path: Path) -> None:
     said = tmp_path / "stdout"
-    calls: list[tuple[str, dict[str, Any], str]] = [
-        ("run_python_code", {"code": "print('fine')"}, "ok"),
-        ("run_python_code", {"code": "import os\nos.write(1, bytes(range(256)))\nraise ValueError"}, "error"),
-        ("run_python_code", {"code": FOREVER, "timeout": 0.2}, "timeout"),
-        ("run_shell_command", {"command": "kill -9 $$"}, "error"),
-        ("run_python_code", {"code": 3}, "invalid_argument"),
-        ("read_file", {"path": "../../etc/passwd"}, "invalid_path"),
-        ("get_sandbox", {"sandbox": "none"}, "session_not_found"),
-        ("create_sandbox", {"template": "none"}, "invalid_argument"),
-        ("create_link", {"path": "../a"}, "invalid_path"),
-    ]
-    async with Client(StdioTransport("bash", ["-c", RECORDED, str(said)]), mode=era) as client:
-        for tool, arguments, expected in calls:
+    async with Client(StdioTransport("bash", ["-c", RECORDED, str(said)])) as client:
+        for tool, arguments, expected in CALLS:
             answer = await client.call_tool(tool, arguments, raise_on_error=False)
-            content = answer.structured_content
-            assert content is not None
-            assert content.get("outcome", content.get("error")) == expected
+            assert outcome(answer.structured_content) == expected
         await cancelled_call(client)
         with pytest.raises(Exception, match="There is no such sandbox"):
             await client.read_resource("sandpod://sandboxes/none/files/a")
     lines = said.read_bytes().splitlines()
-    assert len(lines) > len(calls)
+    assert len(lines) > len(CALLS)
     for line in lines:
         assert json.loads(line)["jsonrpc"] == "2.0"
     assert " WARNING " in said.with_suffix(".err").read_text(encoding="utf-8"), "logs go to standard error"
@@ -108,43 +114,77 @@ async def test_files_pass_by_links_that_this_machine_alone_reaches() -> None:
         httpx2.get(artifact["url"])
 
 
-async def test_input_that_is_broken_or_too_much_is_answered_and_the_next_message_is_handled() -> None:
-    too_long = b'{"jsonrpc":"2.0","id":7,"method":"ping","params":{"a":"' + b"a" * messages.MAX_BYTES + b'"}}'
-    async with server() as process:
+KILLED = (
+    "import os, signal\nfrom sandpod_gateway import temporary\n"
+    "with temporary.own_folder():\n    os.kill(os.getpid(), signal.SIGKILL)"
+)
+
+
+async def test_older_client_is_answered_whatever_it_sends_and_nothing_is_left_when_it_ends(tmp_path: Path) -> None:
+    # Of a server that was killed before.
+    killed = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", KILLED, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    assert await killed.wait() == -signal.SIGKILL
+    assert files_in(tmp_path) != []
+    async with server(TMPDIR=str(tmp_path)) as process:
         for line in (b"{\n", b"\xff\xfe\n", b"[]\n", b"\n", b'{"jsonrpc":"2.0","id":9}\n'):
             tell(process, line)
         tell(process, INITIALIZE)
-        tell(process, call(1, "print('after')"))
-        while (message := await heard(process)).get("id") != 1:
-            assert message["jsonrpc"] == "2.0"
-        assert message["result"]["structuredContent"]["stdout"] == "after\n"
-        for name, (code, line) in {**HOSTILE, "a long line": (INVALID_REQUEST, too_long)}.items():
-            tell(process, line + b"\n")
-            answer = await heard(process)
-            assert (answer["id"], answer["error"]["code"]) == (ID, code), name
-            tell(process, PING)
-            assert await heard(process) == {"jsonrpc": "2.0", "id": PING["id"], "result": {}}, name
-        tell(process, b"{\n")
-        assert (await heard(process))["error"]["code"] == PARSE_ERROR
-
-
-async def test_a_client_that_ends_ends_the_server_its_programs_and_its_sandboxes(tmp_path: Path) -> None:
-    async with server(TMPDIR=str(tmp_path)) as process:
-        tell(process, INITIALIZE)
-        tell(process, call(1, FOREVER))
-        while (await heard(process)).get("method") != "notifications/progress":
-            pass
-        below = descendants(process.pid)
-        assert below
-        assert process.stdin is not None
-        process.stdin.close()
-        assert await asyncio.wait_for(process.wait(), BOUND) == 0
-
-        async def gone() -> bool:
-            return not any(exists(f"/proc/{pid}") for pid in below)
-
-        await until("all that it started has ended", gone)
+        tell(process, call(1, "run_python_code", {"code": "print('after')"}))
+        assert (await answered(process, 1))["structuredContent"]["stdout"] == "after\n"
+        await answers_what_is_broken_or_too_much(process)
+        for number, (tool, arguments, expected) in enumerate(CALLS, 2):
+            tell(process, call(number, tool, arguments))
+            assert outcome((await answered(process, number)).get("structuredContent")) == expected
+        await cancelled(process)
+        tell(
+            process,
+            {**PING, "id": 98, "method": "resources/read", "params": {"uri": "sandpod://sandboxes/none/files/a"}},
+        )
+        assert "There is no such sandbox" in (await answer_to(process, 98))["error"]["message"]
+        await leaves_nothing(process)
         assert files_in(tmp_path) == []
+
+
+async def answers_what_is_broken_or_too_much(process: asyncio.subprocess.Process) -> None:
+    """Expect an error for each line that is refused, and the next message to be handled."""
+    too_long = b'{"jsonrpc":"2.0","id":7,"method":"ping","params":{"a":"' + b"a" * messages.MAX_BYTES + b'"}}'
+    for name, (code, line) in {**HOSTILE, "a long line": (INVALID_REQUEST, too_long)}.items():
+        tell(process, line + b"\n")
+        answer = await heard(process)
+        assert (answer["id"], answer["error"]["code"]) == (ID, code), name
+        tell(process, PING)
+        assert await heard(process) == {"jsonrpc": "2.0", "id": PING["id"], "result": {}}, name
+    tell(process, b"{\n")
+    assert (await heard(process))["error"]["code"] == PARSE_ERROR
+
+
+async def cancelled(process: asyncio.subprocess.Process) -> None:
+    """Call a program that goes on for ever, and cancel the call once it has begun; the next one is served."""
+    tell(process, call(96, "run_python_code", {"code": FOREVER}))
+    while (await heard(process)).get("method") != "notifications/progress":
+        pass
+    tell(process, {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 96}})
+    tell(process, call(97, "run_python_code", {"code": "print('next')"}))
+    assert (await answered(process, 97))["structuredContent"]["stdout"] == "next\n"
+
+
+async def leaves_nothing(process: asyncio.subprocess.Process) -> None:
+    """End the client's side while a program runs, and expect the server, its programs and its sandboxes to end."""
+    tell(process, call(99, "run_python_code", {"code": FOREVER}))
+    while (await heard(process)).get("method") != "notifications/progress":
+        pass
+    below = descendants(process.pid)
+    assert below
+    assert process.stdin is not None
+    process.stdin.close()
+    assert await asyncio.wait_for(process.wait(), BOUND) == 0
+
+    async def gone() -> bool:
+        return not any(exists(f"/proc/{pid}") for pid in below)
+
+    await until("all that it started has ended", gone)
 
 
 def exists(path: str) -> bool:
@@ -183,7 +223,22 @@ async def heard(process: asyncio.subprocess.Process) -> dict[str, Any]:
     assert process.stdout is not None
     message = json.loads(await asyncio.wait_for(process.stdout.readline(), BOUND))
     assert isinstance(message, dict)
+    assert message["jsonrpc"] == "2.0"
     return message
+
+
+async def answer_to(process: asyncio.subprocess.Process, number: int) -> dict[str, Any]:
+    """Return the answer to a message, after those before it."""
+    while (message := await heard(process)).get("id") != number:
+        pass
+    return message
+
+
+async def answered(process: asyncio.subprocess.Process, number: int) -> dict[str, Any]:
+    """Return the result of a call."""
+    result = (await answer_to(process, number))["result"]
+    assert isinstance(result, dict)
+    return result
 
 
 async def test_settings_choose_toolsets_and_leave_links_out() -> None:

@@ -4,13 +4,12 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from support.cluster.callers import Caller, Session
-from support.cluster.cluster import Cluster, node_url
+from support.cluster.callers import Caller, Session, kept
+from support.cluster.cluster import Cluster, node_url, until
 from support.operator.process import Objects, namespace
 
 
@@ -41,9 +40,15 @@ def keys() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def gateway_url(cluster: Cluster) -> str:
-    """The gateway's address: SANDPOD_URL, or its Service's port on the first node."""
-    return os.environ.get("SANDPOD_URL") or node_url(cluster.namespace)
+def gateway_url(cluster: Cluster) -> Iterator[str]:
+    """The gateway's address: SANDPOD_URL, or its Service's port on the first node. Its callers keep no sandbox."""
+    before = asyncio.run(cluster.held())
+    yield os.environ.get("SANDPOD_URL") or node_url(cluster.namespace)
+
+    async def given_back() -> bool:
+        return await cluster.held() <= before
+
+    asyncio.run(until("no test holds a sandbox any more", given_back, within=60))
 
 
 @pytest.fixture(scope="session")
@@ -63,40 +68,23 @@ async def session(alice: Caller) -> AsyncIterator[Session]:
         yield connected
 
 
-@contextmanager
-def kept(caller: Caller) -> Iterator[str]:
-    """Give a sandbox that outlives the connection that made it."""
-
-    async def make() -> str:
-        async with caller.connect() as session:
-            return await session.create()
-
-    async def end(handle: str) -> None:
-        async with caller.connect() as session:
-            await session.close(handle)
-
-    handle = asyncio.run(make())
-    yield handle
-    asyncio.run(end(handle))
-
-
-@pytest.fixture(scope="module")
-def shared(alice: Caller) -> Iterator[str]:
-    """A sandbox of alice for all tests of a module: a fresh one costs seconds when the pool is empty."""
+@pytest.fixture(scope="session")
+def sandbox(alice: Caller) -> Iterator[str]:
+    """A sandbox of alice for all tests that leave it as it was but for files: a pod costs more than most of them."""
     with kept(alice) as handle:
         yield handle
 
 
-@pytest.fixture(scope="module")
-def neighbour(alice: Caller) -> Iterator[str]:
-    """Another one."""
+@pytest.fixture(scope="session")
+def other(alice: Caller) -> Iterator[str]:
+    """Another one, where programs attack their own sandbox or its neighbour."""
     with kept(alice) as handle:
         yield handle
 
 
 @pytest.fixture
-async def sandbox(session: Session) -> AsyncIterator[str]:
-    """A sandbox of alice, closed afterwards."""
+async def brief(session: Session) -> AsyncIterator[str]:
+    """A sandbox of alice for one test, which need not leave it alive."""
     handle = await session.create()
     yield handle
     await session.close(handle)

@@ -18,11 +18,6 @@ CALL = {
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
-@pytest.fixture
-def sandbox(shared: str) -> str:
-    return shared
-
-
 @pytest.mark.promise("key-required")
 @pytest.mark.parametrize("key", [None, "sandpod_wrong", "x" * 5000], ids=["none", "wrong", "long"])
 async def test_without_a_valid_key_the_answer_is_401_and_nothing_is_made(
@@ -78,12 +73,3 @@ async def test_listing_shows_only_ones_own(sandbox: str, bob: Caller) -> None:
     async with bob.connect() as other:
         listed = await other.call("list_sandboxes")
     assert sandbox not in json.dumps(listed.data)
-
-
-async def test_two_callers_default_sandboxes_are_two(session: Session, bob: Caller) -> None:
-    mine = await session.python("print(1)")
-    async with bob.connect() as other:
-        theirs = await other.python("print(1)")
-        await other.close(theirs["sandbox"])
-    await session.close(mine["sandbox"])
-    assert mine["sandbox"] != theirs["sandbox"]

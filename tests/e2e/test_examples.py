@@ -1,10 +1,10 @@
 """Every file that a user may apply by hand is applied here: examples, and the manifests for clusters without helm."""
 
-import json
+import asyncio
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import yaml
@@ -37,41 +37,41 @@ def test_there_is_an_example_of_each_kind() -> None:
     assert names >= {"sandbox", "template", "template-egress", "template-gvisor", "pool"}
 
 
-@pytest.mark.parametrize("file", EXAMPLES, ids=lambda path: path.stem)
-async def test_example_is_applied_without_a_warning_and_keeps_every_field(
-    cluster: Cluster, namespace: str, file: Path
-) -> None:
-    apply = ("apply", "-n", namespace, "-f", str(file), "--validate=strict", "--warnings-as-errors")
+async def test_examples_are_applied_without_a_warning_and_keep_every_field(cluster: Cluster, namespace: str) -> None:
+    files = [word for path in EXAMPLES for word in ("-f", str(path))]
+    apply = ("apply", "-n", namespace, *files, "--validate=strict", "--warnings-as-errors")
     await cluster.kubectl(*apply, "--dry-run=server")
     await cluster.kubectl(*apply)
     # What the API server would drop or change shows up as a difference to the file.
-    assert await cluster.kubectl("diff", "-n", namespace, "-f", str(file)) == ""
+    assert await cluster.kubectl("diff", "-n", namespace, *files) == ""
 
 
 async def test_manifest_without_helm_is_what_the_cluster_takes(cluster: Cluster) -> None:
-    for name in ("crds.yaml", "install.yaml"):
-        out = await cluster.kubectl(
-            "apply", "--dry-run=server", "--validate=strict", "-o", "json", "-f", str(MANIFESTS / name)
-        )
-        assert json.loads(out)["items"]
+    files = [word for name in ("crds.yaml", "install.yaml") for word in ("-f", str(MANIFESTS / name))]
+    await cluster.kubectl("apply", "--dry-run=server", "--validate=strict", *files)
 
 
-def rendered(file: Path) -> str:
+def rendered(file: Path) -> list[dict[str, Any]]:
     """Return the chart's objects, but for the kinds that come with other people's CRDs, and the Helm test.
 
     They have other names than those of the installed release, with which they would be merged.
     """
-    objects = render("fullnameOverride=try", files=(file,))
-    known = [m for m in objects if m["apiVersion"].split("/")[0] not in ELSEWHERE and m["kind"] != "Pod"]
-    return yaml.safe_dump_all(known)
+    objects = render(f"fullnameOverride=try-{file.stem}", files=(file,))
+    return [m for m in objects if m["apiVersion"].split("/")[0] not in ELSEWHERE and m["kind"] != "Pod"]
 
 
-@pytest.mark.parametrize("file", VALUES, ids=lambda path: path.stem)
-async def test_chart_with_example_values_is_what_the_cluster_takes(cluster: Cluster, file: Path) -> None:
-    await cluster.kubectl(*TRY, stdin=rendered(file))
+async def test_chart_is_what_the_cluster_takes_with_example_values_and_with_values_that_are_as_in_a_pod(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    file = tmp_path / "pods.yaml"
+    file.write_text(yaml.safe_dump(as_in_a_pod()), encoding="utf-8")
+    rendering = (asyncio.to_thread(rendered, each) for each in (*VALUES, file))
+    objects = [each for found in await asyncio.gather(*rendering) for each in found]
+    assert {m["metadata"]["name"] for m in objects} >= {f"try-{each.stem}-gateway" for each in (*VALUES, file)}
+    await cluster.kubectl(*TRY, stdin=yaml.safe_dump_all(objects))
 
 
-async def test_values_that_are_as_in_a_pod_are_what_the_cluster_takes(cluster: Cluster, tmp_path: Path) -> None:
+def as_in_a_pod() -> dict[str, Any]:
     component = {
         "extraEnv": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
         "envFrom": [{"secretRef": {"name": "s", "optional": True}}],
@@ -84,7 +84,7 @@ async def test_values_that_are_as_in_a_pod_are_what_the_cluster_takes(cluster: C
             {"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "minDomains": 2}
         ],
     }
-    values = {
+    return {
         "gateway": {**component, "autoscaling": {"enabled": True}, "extraArgs": ["--log-level", "debug"]},
         "operator": component,
         "ingress": {"enabled": True, "hosts": ["a.example", "*.b.example"], "tls": [{"secretName": "t"}]},
@@ -92,6 +92,3 @@ async def test_values_that_are_as_in_a_pod_are_what_the_cluster_takes(cluster: C
         "extraObjects": [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "namespace": "sandpod"}}],
         "sandboxes": {"quota": {"hard": {"requests.memory": 2147483648}}},
     }
-    file = tmp_path / "values.yaml"
-    file.write_text(yaml.safe_dump(values), encoding="utf-8")
-    await cluster.kubectl(*TRY, stdin=rendered(file))

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from support.background import read_until
 from support.cluster.callers import Caller, Reply, Session
 from support.cluster.cluster import Cluster, until
+from support.operator.process import Objects
 
 TICKS = "import time\nfor i in range(1000):\n    print('tick', i, flush=True)\n    time.sleep(0.2)\n"
-FEW_TICKS = "import time\nfor i in range(60):\n    print('tick', i, flush=True)\n    time.sleep(0.2)\nprint('done')\n"
+# Ends when a file is there.
+WAITS = "import os, time\nprint('tick', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\nprint('done')\n"
 
 
 async def started(session: Session, sandbox: str, code: str) -> asyncio.Task[Reply]:
@@ -43,41 +46,27 @@ async def no_orphans(cluster: Cluster) -> None:
 
 
 @pytest.mark.promise("end-known")
-async def test_killed_sandbox_pod_ends_the_run_as_sandbox_lost(
-    session: Session, sandbox: str, cluster: Cluster
-) -> None:
-    run = await started(session, sandbox, TICKS)
-    pod = (await cluster.pod_of(sandbox))["metadata"]["name"]
+async def test_killed_sandbox_pod_ends_the_run_as_sandbox_lost(session: Session, brief: str, cluster: Cluster) -> None:
+    run = await started(session, brief, TICKS)
+    pod = (await cluster.pod_of(brief))["metadata"]["name"]
     await cluster.kubectl("delete", "pod", pod, "-n", cluster.sandboxes, "--force", "--grace-period=0")
     async with asyncio.timeout(60):
         reply = await run
     assert "sandbox_lost" in {reply.error, reply.data.get("outcome")}, reply
-    again = await session.python("print(1)", sandbox=sandbox)
+    again = await session.python("print(1)", sandbox=brief)
     assert again.error in {"sandbox_lost", "session_not_found"}, again
-    await session.close(sandbox)
+    await session.close(brief)
     await no_orphans(cluster)
 
 
-async def test_stream_that_falls_silent_is_replaced_and_nothing_of_the_output_is_missing(
-    session: Session, sandbox: str
+@pytest.mark.claim("instructions", "start_run")
+async def test_killed_gateway_loses_the_call_but_not_the_sandbox_and_not_its_background_run(
+    alice: Caller, cluster: Cluster, sandbox: str
 ) -> None:
-    """The process that carries the stream is stopped for good, as a half-dead network would do it."""
-    stop = (
-        "import os, signal, time\nprint('before', flush=True)\n"
-        "for name in os.listdir('/proc'):\n"
-        "    try: words = open(f'/proc/{name}/cmdline', 'rb').read().split(b'\\0')\n"
-        "    except OSError: continue\n"
-        "    if b'attach' in words: os.kill(int(name), signal.SIGSTOP)\n"
-    )
-    reply = await session.python(f"{stop}print('after')", sandbox=sandbox, timeout=120)
-    assert (reply.data.get("outcome"), reply.data.get("stdout")) == ("ok", "before\nafter\n"), reply
-    assert (await session.python("print('alive')", sandbox=sandbox))["stdout"] == "alive\n"
-
-
-async def test_killed_gateway_loses_the_call_but_not_the_sandbox(alice: Caller, cluster: Cluster) -> None:
     async with alice.connect() as before:
-        sandbox = await before.create(name="survivor")
         await before.call("write_file", path="kept.txt", text="kept", sandbox=sandbox)
+        lasting = await before.call("start_run", code=TICKS, sandbox=sandbox, timeout=900)
+        first = await read_until(before.call, lasting["run_id"], "tick 0\n")
         run = await started(before, sandbox, TICKS)
         gateways = await cluster.component_pods("gateway")
         await cluster.kubectl("delete", "pod", *gateways, "-n", cluster.namespace, "--force", "--grace-period=0")
@@ -96,18 +85,24 @@ async def test_killed_gateway_loses_the_call_but_not_the_sandbox(alice: Caller, 
     reply = await until("a new gateway answers", reconnected, within=60)
     assert reply["stdout"] == "kept\n"
     async with alice.connect() as after:
-        await after.close(sandbox)
+        later = await after.call("read_run", run_id=lasting["run_id"], cursor=first["cursor"], wait=10)
+        assert (later["state"], later["stdout"][:1]) == ("running", "t"), later
+        stopped = await after.call("stop_run", run_id=lasting["run_id"])
+        assert stopped["result"]["outcome"] == "cancelled", stopped
+    annotations = (await cluster.sandbox(sandbox))["metadata"]["annotations"]
+    assert annotations["sandpod.dev/busy-until"] > annotations["sandpod.dev/last-activity"]
     await no_orphans(cluster)
 
 
 async def test_killed_operator_disturbs_no_run_and_its_work_is_taken_over(
     session: Session, sandbox: str, cluster: Cluster
 ) -> None:
-    run = await started(session, sandbox, FEW_TICKS)
+    run = await started(session, sandbox, WAITS)
     operators = await cluster.component_pods("operator")
     await cluster.kubectl("delete", "pod", *operators, "-n", cluster.namespace, "--force", "--grace-period=0")
     closed = await session.create(name="closed-meanwhile")
     await session.close(closed)
+    await session.call("write_file", path="go", text="", sandbox=sandbox)
     reply = await run
     assert (reply["outcome"], reply["stdout"].endswith("done\n")) == ("ok", True)
     await cluster.rollout("operator")
@@ -121,7 +116,7 @@ async def test_sandbox_past_its_lifetime_ends_and_says_so(session: Session, clus
     await cluster.pool_is_full()
     sandbox = await session.create(name="short", lifetime={"ttl": 10, "idle_timeout": 10})
     pod = (await cluster.pod_of(sandbox))["metadata"]["name"]
-    await cluster.kubectl("wait", f"pod/{pod}", "-n", cluster.sandboxes, "--for=delete", "--timeout=90s")
+    await Objects(cluster=cluster).gone("pods", pod, within=90)
     reply = await session.python("print(1)", sandbox=sandbox)
     assert reply.error in {"sandbox_lost", "session_not_found"}, reply
     await no_orphans(cluster)

@@ -9,34 +9,22 @@ import pytest
 
 from sandpod_api import names
 from support.background import read_until
-from support.cluster.callers import Caller, Session
+from support.cluster.callers import Caller, Session, kept
 from support.cluster.cluster import Cluster
-
-
-async def create(caller: Caller, template: str) -> str:
-    async with caller.connect() as session:
-        return await session.create(template=template)
-
-
-async def close(caller: Caller, handle: str) -> None:
-    async with caller.connect() as session:
-        await session.close(handle)
 
 
 @pytest.fixture(scope="module")
 def ruby(alice: Caller) -> Iterator[str]:
     """One sandbox for all tests here: making one takes longer than they do."""
-    handle = asyncio.run(create(alice, "ruby"))
-    yield handle
-    asyncio.run(close(alice, handle))
+    with kept(alice, template="ruby") as handle:
+        yield handle
 
 
 @pytest.fixture(scope="module")
 def busybox(alice: Caller) -> Iterator[str]:
     """As above."""
-    handle = asyncio.run(create(alice, "busybox"))
-    yield handle
-    asyncio.run(close(alice, handle))
+    with kept(alice, template="busybox") as handle:
+        yield handle
 
 
 @pytest.mark.promise("injected-runner")
@@ -52,11 +40,11 @@ async def test_runner_is_brought_locked_down_and_finds_the_network_closed(cluste
 
 @pytest.mark.parametrize("template", ["ours", "ruby", "busybox"])
 async def test_interpreter_of_what_comes_in_can_be_executed_and_not_read(
-    session: Session, ruby: str, busybox: str, template: str
+    session: Session, sandbox: str, ruby: str, busybox: str, template: str
 ) -> None:
-    sandbox = {"ours": {}, "ruby": {"sandbox": ruby}, "busybox": {"sandbox": busybox}}[template]
+    place = {"ours": sandbox, "ruby": ruby, "busybox": busybox}[template]
     code = f"f={names.SHIELDED_COMMAND[0]}; chmod 755 $f; [ -x $f ] && ! cat $f > /dev/null && echo shielded"
-    reply = await session.call("run_shell_command", command=code, **sandbox)
+    reply = await session.call("run_shell_command", command=code, sandbox=place)
     assert reply["stdout"] == "shielded\n", reply
 
 

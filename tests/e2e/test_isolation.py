@@ -1,13 +1,13 @@
 """What code in a sandbox can't do, each shown by trying it from inside."""
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
 
+from support.background import read_until
 from support.cluster.callers import Session
-from support.cluster.cluster import Cluster
+from support.cluster.cluster import Cluster, node_address
 
 PROBE = """
 import json, os, pathlib
@@ -33,16 +33,17 @@ print(json.dumps({
 
 # Tries TCP to each address and DNS by UDP, and prints how each try ended.
 CONNECT = """
-import errno, json, socket, sys
-answers = {}
-for place in sys.argv[1:]:
+import concurrent.futures, errno, json, socket, sys
+def connect(place):
     host, port = place.rsplit(":", 1)
     try:
         socket.create_connection((host, int(port)), timeout=2).close()
-        answers[place] = "open"
+        return "open"
     except OSError as error:
-        answers[place] = errno.errorcode.get(error.errno, type(error).__name__)
-print(json.dumps(answers))
+        return errno.errorcode.get(error.errno, type(error).__name__)
+places = sys.argv[1:]
+with concurrent.futures.ThreadPoolExecutor(len(places)) as pool:
+    print(json.dumps(dict(zip(places, pool.map(connect, places)))))
 """
 
 ASK_DNS = """
@@ -59,19 +60,13 @@ except OSError as error:
 """
 
 LISTEN = """
-import pathlib, socket
+import socket
 server = socket.create_server(("0.0.0.0", 8765))
-pathlib.Path("listening").write_text("")
 socket.create_connection((socket.gethostbyname(socket.gethostname()), 8765), timeout=2).close()
 print("reached by itself", flush=True)
 while True:
     server.accept()
 """
-
-
-@pytest.fixture
-def sandbox(shared: str) -> str:
-    return shared
 
 
 @pytest.fixture
@@ -110,25 +105,25 @@ async def test_there_is_no_service_account_token(facts: dict[str, Any]) -> None:
     assert facts["services"] == []
 
 
+async def service_address(cluster: Cluster, name: str, namespace: str) -> str:
+    address: str = (await cluster.get("services", name, namespace=namespace))["spec"]["clusterIP"]
+    return address
+
+
 async def addresses(cluster: Cluster) -> list[str]:
     """What must not be reached: API server (Service and node), kubelet, DNS, the gateway, the internet."""
 
-    async def ask(*arguments: str) -> str:
-        return (await cluster.kubectl("get", *arguments)).strip()
-
-    service = await ask("svc", "kubernetes", "-n", "default", "-o", "jsonpath={.spec.clusterIP}")
-    dns = await ask("svc", "kube-dns", "-n", "kube-system", "-o", "jsonpath={.spec.clusterIP}")
-    node = await ask("nodes", "-o", "jsonpath={.items[0].status.addresses[?(@.type=='InternalIP')].address}")
-    gateway = await ask(
-        "svc", "sandpod-gateway", "-n", cluster.namespace, "-o", "jsonpath={.spec.clusterIP}:{.spec.ports[0].port}"
-    )
+    service = await service_address(cluster, "kubernetes", "default")
+    dns = await service_address(cluster, "kube-dns", "kube-system")
+    gateway = await cluster.get("services", "sandpod-gateway", namespace=cluster.namespace)
+    node = node_address((await cluster.items("nodes"))[0])
     return [
         f"{service}:443",
         f"{node}:6443",
         f"{node}:10250",
         f"{node}:22",
         f"{dns}:53",
-        gateway,
+        f"{gateway['spec']['clusterIP']}:{gateway['spec']['ports'][0]['port']}",
         "1.1.1.1:443",
         "8.8.8.8:53",
         "169.254.169.254:80",  # where clouds tell a machine its credentials
@@ -159,38 +154,29 @@ async def beside(cluster: Cluster, sandbox: str, places: list[str]) -> dict[str,
 
 
 async def test_no_name_is_resolved(session: Session, sandbox: str, facts: dict[str, Any], cluster: Cluster) -> None:
-    dns = await cluster.kubectl("get", "svc", "kube-dns", "-n", "kube-system", "-o", "jsonpath={.spec.clusterIP}")
+    dns = await service_address(cluster, "kube-dns", "kube-system")
     assert not any(dns in line for line in facts["nameservers"])
     assert (await session.python(ASK_DNS, sandbox=sandbox, args=[dns]))["stdout"].startswith("nothing:")
 
 
 @pytest.mark.promise("sandboxes-apart", "network-enforced")
-async def test_no_way_to_another_sandbox(session: Session, sandbox: str, cluster: Cluster) -> None:
-    other = await session.create(name="listener")
-    listening = asyncio.Event()
-
-    async def listen(text: str) -> None:
-        if "reached by itself" in text:
-            listening.set()
-
-    server = asyncio.create_task(session.python(LISTEN, sandbox=other, timeout=60, on_output=listen))
-    async with asyncio.timeout(60):
-        await listening.wait()
+async def test_no_way_to_another_sandbox(session: Session, sandbox: str, other: str, cluster: Cluster) -> None:
+    server = await session.call("start_run", code=LISTEN, sandbox=other, timeout=60)
+    await read_until(session.call, server["run_id"], "reached by itself\n")
     address = (await cluster.pod_of(other))["status"]["podIP"]
     place = f"{address}:8765"
     reply = await session.python(CONNECT, sandbox=sandbox, args=[place])
     answers = await beside(cluster, sandbox, [place])
-    await session.close(other)
-    await server
+    # It has listened until now.
+    assert (await session.call("stop_run", run_id=server["run_id"]))["result"]["outcome"] == "cancelled"
     assert json.loads(reply["stdout"]) == {place: "ENETUNREACH"}
     assert answers == {place: "TimeoutError"}
 
 
 @pytest.mark.promise("sandboxes-apart")
-async def test_sandboxes_share_no_files(session: Session, sandbox: str) -> None:
-    other = await session.create(name="apart")
+async def test_sandboxes_share_no_files(session: Session, sandbox: str, other: str) -> None:
     for place in ("/workspace", "/tmp", "/dev/shm"):
         await session.call("run_shell_command", command=f"echo x > {place}/mark", sandbox=sandbox)
     look = await session.call("run_shell_command", command="ls /workspace /tmp /dev/shm", sandbox=other)
-    await session.close(other)
+    assert look["outcome"] == "ok"
     assert "mark" not in look["stdout"]

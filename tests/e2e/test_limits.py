@@ -35,70 +35,51 @@ TWO_BUSY_PROCESSES = """
 import os, time
 for _ in range(2):
     if os.fork() == 0:
-        end = time.monotonic() + 2
+        end = time.monotonic() + 1
         while time.monotonic() < end: pass
         os._exit(0)
 for _ in range(2): os.wait()
 """
 
 
-@pytest.fixture
-def sandbox(shared: str) -> str:
-    return shared
-
-
-async def unharmed(session: Session, neighbour: str) -> bool:
-    reply = await session.python("print(sum(range(10)))", sandbox=neighbour)
+async def unharmed(session: Session, sandbox: str) -> bool:
+    reply = await session.python("print(sum(range(10)))", sandbox=sandbox)
     return bool(reply["stdout"] == "45\n")
 
 
 @pytest.mark.promise("memory-bomb", "out-of-memory")
 async def test_memory_bomb_ends_its_own_run_and_says_out_of_memory(
-    session: Session, sandbox: str, neighbour: str, cluster: Cluster
+    session: Session, other: str, sandbox: str, cluster: Cluster
 ) -> None:
     before = await cluster.restarts()
-    reply = await session.python(MEMORY_BOMB, sandbox=sandbox, timeout=60)
+    reply = await session.python(MEMORY_BOMB, sandbox=other, timeout=60)
     assert (reply.data.get("outcome"), reply.error) == ("out_of_memory", None), reply
-    assert (await session.python("print('alive')", sandbox=sandbox))["stdout"] == "alive\n"
-    assert await unharmed(session, neighbour)
+    assert (await session.python("print('alive')", sandbox=other))["stdout"] == "alive\n"
+    assert await unharmed(session, sandbox)
     assert await cluster.restarts() == before
 
 
 @pytest.mark.promise("fork-bomb")
 async def test_fork_bomb_stops_at_the_limit_and_leaves_nothing(
-    session: Session, sandbox: str, neighbour: str, cluster: Cluster
+    session: Session, other: str, sandbox: str, cluster: Cluster
 ) -> None:
     before = await cluster.restarts()
-    reply = await session.python(FORK_BOMB, sandbox=sandbox, timeout=60)
+    reply = await session.python(FORK_BOMB, sandbox=other, timeout=60)
     assert "stopped: Resource temporarily unavailable True" in reply["stdout"], reply
     count = "ls -d /proc/[0-9]* | wc -l"
-    left = await session.call("run_shell_command", command=count, sandbox=sandbox)
+    left = await session.call("run_shell_command", command=count, sandbox=other)
     assert left["outcome"] == "ok", left
     assert int(left["stdout"]) < 30, left
-    assert await unharmed(session, neighbour)
+    assert await unharmed(session, sandbox)
     assert await cluster.restarts() == before
 
 
 @pytest.mark.promise("disk-full")
-async def test_disk_bomb_stops_at_the_workspace_size(session: Session, sandbox: str, neighbour: str) -> None:
-    reply = await session.python(DISK_BOMB, sandbox=sandbox, timeout=60)
+async def test_disk_bomb_stops_at_the_workspace_size(session: Session, other: str, sandbox: str) -> None:
+    reply = await session.python(DISK_BOMB, sandbox=other, timeout=60)
     assert reply["outcome"] in {"error", "out_of_memory"}, reply
-    assert (await session.python("import os; os.remove('big'); print('room again')", sandbox=sandbox))[
-        "outcome"
-    ] == "ok"
-    assert await unharmed(session, neighbour)
-
-
-@pytest.mark.promise("disk-full")
-async def test_disk_bomb_on_the_nodes_disk_ends_its_own_run_and_the_pod_stays(session: Session) -> None:
-    sandbox = await session.create(name="disk", template="disk")
-    bomb = "n = 0\nwhile True:\n    n += 1\n    open(f'part-{n}', 'wb').write(bytes(1 << 20))\n"
-    reply = await session.python(bomb, sandbox=sandbox, timeout=60)
-    assert (reply.data.get("outcome"), reply.data.get("signal")) == ("error", "SIGKILL"), reply
-    assert "the workspace's 64 MiB" in reply["hint"]
-    left = await session.call("run_shell_command", command="rm part-*; ls", sandbox=sandbox)
-    assert (left["outcome"], left["stdout"]) == ("ok", "")
-    await session.close(sandbox)
+    assert (await session.python("import os; os.remove('big'); print('room again')", sandbox=other))["outcome"] == "ok"
+    assert await unharmed(session, sandbox)
 
 
 @pytest.mark.promise("cpu-bounded")
@@ -106,14 +87,6 @@ async def test_processor_time_is_bounded_by_the_template(session: Session, sandb
     reply = await session.python(TWO_BUSY_PROCESSES, sandbox=sandbox, timeout=60)
     # One core is the limit. What the two took can't be more than that, however idle the machine is.
     assert reply["cpu_ms"] <= 1.25 * reply["duration_ms"], reply
-
-
-async def test_endless_output_is_cut_and_counted(session: Session, sandbox: str) -> None:
-    code = "import sys\nfor i in range(200_000): sys.stdout.write(f'{i:09}\\n')"
-    reply = await session.python(code, sandbox=sandbox, timeout=60)
-    assert (reply["outcome"], reply["stdout_truncated"], reply["stdout_bytes"]) == ("ok", True, 2_000_000)
-    assert reply["stdout"].startswith("000000000\n")
-    assert reply["stdout"].endswith("000199999\n")
 
 
 async def test_the_pod_itself_has_every_limit(cluster: Cluster, sandbox: str) -> None:

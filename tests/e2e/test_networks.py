@@ -11,7 +11,7 @@ from fastmcp import Client
 from support.cluster.callers import Session
 from support.cluster.cluster import Cluster, until
 from support.cluster.scraping import scrape
-from support.cluster.server import serving
+from support.gateway.served import gateway
 from support.operator.process import IMAGE, Objects
 
 CONNECT = """
@@ -114,10 +114,16 @@ async def test_profile_of_a_live_sandbox_is_changed_and_its_state_stays(
         return await connects(session, sandbox, target) == answer
 
     assert await reaches("shut")
+    other = 'call create_sandbox(template="networks", network="near") and run it there.'
+    for refused in REFUSED:
+        said = await hint(session, sandbox, target, refused)
+        assert said == f"This sandbox has no network. Other profiles of its template: near; {other}", refused
     status = await change(cluster, sandbox, "near", "Applied")
     assert status["network"] == "near"
     assert (await session.call("get_sandbox", sandbox=sandbox))["network"] == "near"
     await until("the target is reached", lambda: reaches("open"), within=60)
+    said = await hint(session, sandbox, target, "name")
+    assert said.startswith('This sandbox has the network profile "near", which may not open that.')
     # Refused: nothing changes.
     status = await change(cluster, sandbox, "far", "ProfileNotFound")
     assert status["network"] == "near"
@@ -133,26 +139,11 @@ async def test_profile_of_a_live_sandbox_is_changed_and_its_state_stays(
     await session.close(sandbox)
 
 
-async def test_hint_after_a_refused_connection_names_the_call_that_gives_a_network(
-    session: Session, template: str, target: str
-) -> None:
-    closed = await session.create(template=template)
-    told = set()
-    for tool, code in REFUSED.values():
-        reply = await session.call(tool, code=code.format(target=target), sandbox=closed)
-        told.add(reply["hint"])
-    other = 'call create_sandbox(template="networks", network="near") and run it there.'
-    assert told == {f"This sandbox has no network. Other profiles of its template: near; {other}"}
-    opened = await session.create(template="networks", network="near")
-
-    async def reached() -> bool:
-        return await connects(session, opened, target) == "open"
-
-    await until("the target is reached", reached, within=60)
-    reply = await session.python(REFUSED["name"][1], sandbox=opened)
-    assert reply["hint"].startswith('This sandbox has the network profile "near", which may not open that.')
-    await session.close(opened)
-    await session.close(closed)
+async def hint(session: Session, sandbox: str, target: str, refused: str) -> str:
+    """Return what is said after a connection that was refused: it names the call that gives a network."""
+    tool, code = REFUSED[refused]
+    said: str = (await session.call(tool, code=code.format(target=target), sandbox=sandbox))["hint"]
+    return said
 
 
 async def test_telnet_goes_as_far_as_the_profile_that_is_set_for_it(
@@ -167,7 +158,7 @@ async def test_telnet_goes_as_far_as_the_profile_that_is_set_for_it(
         assert isinstance(answer.structured_content, dict)
         return answer.structured_content
 
-    async with serving(*flags) as (url, _), Client(url) as mcp:
+    async with gateway(*flags) as address, Client(f"{address}/mcp") as mcp:
         # It ends a connection on which nothing is asked for five seconds.
         async def connected() -> dict[str, Any]:
             made = await call("connect", host=target, port=8080, timeout=2)
@@ -180,5 +171,6 @@ async def test_telnet_goes_as_far_as_the_profile_that_is_set_for_it(
         assert said.get("response", "").startswith("HTTP/1.0 200 OK"), said
         refused = await call("connect", host=target, port=9153, timeout=2)
         assert (refused["connected"], "near" in refused["error"]) == (False, True), refused
-        for sandbox in (await call("list_sandboxes"))["sandboxes"]:
-            await call("close_sandbox", sandbox=sandbox["sandbox"], force=True)
+        [sandbox] = (await call("list_sandboxes"))["sandboxes"]
+        # The other system's tool of that name.
+        assert "error" not in await call("close_sandbox", session_id=sandbox["name"])

@@ -12,19 +12,12 @@ from support.cluster.cluster import Cluster, forwarded
 ERAS: list[Era] = ["auto", "legacy"]
 
 
-@pytest.fixture
-def sandbox(shared: str) -> str:
-    return shared
-
-
 @pytest.mark.parametrize("era", ERAS)
-async def test_hello_comes_back_in_each_language_and_protocol_era(alice: Caller, era: Era) -> None:
+async def test_hello_comes_back_in_each_language_and_protocol_era(alice: Caller, sandbox: str, era: Era) -> None:
     async with alice.connect(era) as session:
-        sandbox = await session.create()
         python = await session.python('print("hello")', sandbox=sandbox)
         javascript = await session.call("run_js_code", code='console.log("hello")', sandbox=sandbox)
         shell = await session.call("run_shell_command", command="echo hello", sandbox=sandbox)
-        await session.close(sandbox)
     for reply in (python, javascript, shell):
         assert (reply["outcome"], reply["exit_code"], reply["stdout"]) == ("ok", 0, "hello\n"), reply
 
@@ -79,29 +72,25 @@ async def test_files_written_by_tools_and_by_code_are_the_same_files(session: Se
     assert {"data/in.txt", "out.txt"} <= {entry["path"] for entry in listing["entries"]}
 
 
-async def test_default_sandbox_keeps_files_between_calls_and_connections(alice: Caller) -> None:
+async def test_default_sandbox_keeps_files_between_calls_and_connections_and_is_its_callers(
+    alice: Caller, bob: Caller
+) -> None:
     async with alice.connect() as first:
         one = await first.python("open('kept.txt', 'w').write('1')")
+    async with bob.connect() as other:
+        theirs = await other.python("print(1)")
+        await other.close(theirs["sandbox"])
     async with alice.connect("legacy") as second:
         two = await second.python("print(open('kept.txt').read())")
         await second.close(two["sandbox"])
     assert (one["sandbox"], two["stdout"]) == (two["sandbox"], "1\n")
+    assert theirs["sandbox"] != one["sandbox"]
 
 
 async def test_fresh_sandbox_is_used_once_and_gone(session: Session, cluster: Cluster) -> None:
     reply = await session.python("open('f', 'w').write('1')\nprint('once')", fresh=True)
     assert reply["stdout"] == "once\n"
     assert reply["sandbox"] not in await cluster.claimed("alice")
-
-
-async def test_sandbox_is_seen_until_it_is_closed(session: Session) -> None:
-    sandbox = await session.create(name="seen")
-    seen = await session.call("get_sandbox", sandbox=sandbox)
-    assert (seen["status"], seen["name"], seen["network"]) == ("Ready", "seen", "none")
-    assert sandbox in [s["sandbox"] for s in (await session.call("list_sandboxes"))["sandboxes"]]
-    assert (await session.close(sandbox))["closed"] is True
-    assert (await session.python("print(1)", sandbox=sandbox)).error == "session_not_found"
-    assert sandbox not in [s["sandbox"] for s in (await session.call("list_sandboxes"))["sandboxes"]]
 
 
 BAD_CALLS: list[tuple[str, dict[str, Any], str]] = [

@@ -11,11 +11,6 @@ import pytest
 from support.cluster.cluster import Cluster, until
 
 
-@pytest.fixture
-def sandbox(shared: str) -> str:
-    return shared
-
-
 async def plugin(cluster: Cluster, *words: str, code: str = "") -> tuple[int, str, str]:
     """Return exit code, output and error output of a command."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -76,9 +71,6 @@ async def test_logs_are_the_runners(cluster: Cluster, sandbox: str) -> None:
     [
         (("logs", "no-such"), '"no-such" not found'),
         (("run", "-t", "no-such-one", "-c", "1", "--timeout", "1s"), "It is not ready. SandboxTemplate"),
-        (("run", "-f", "/no/such/file", "x"), "can't be read"),
-        (("extend", "no-such", "1w"), "use 90s, 30m, 2h or 1d"),
-        (("run", "-c", "1"), "required"),
     ],
 )
 async def test_what_can_not_be_had_is_said(cluster: Cluster, words: tuple[str, ...], said: str) -> None:

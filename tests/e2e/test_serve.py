@@ -1,6 +1,5 @@
 """The gateway outside of the cluster, started by hand: over TLS, and when it can't start."""
 
-import asyncio
 import ssl
 from ipaddress import ip_address
 from pathlib import Path
@@ -9,20 +8,22 @@ import pytest
 import yaml
 from cryptography import x509
 
+from sandpod_gateway import cli
 from support.cluster.callers import Caller
 from support.cluster.cluster import Cluster
-from support.cluster.server import PROGRAM, StartError, serving
+from support.cluster.server import StartError, serving
 from support.servers.certificates import make_certificate
 
 
-async def test_gateway_serves_over_tls_with_keys_from_a_file(cluster: Cluster, tmp_path: Path) -> None:
+async def test_gateway_serves_over_tls_with_keys_from_a_file(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     certificate, private = make_certificate(tmp_path, x509.IPAddress(ip_address("127.0.0.1")))
     keys = tmp_path / "keys.yaml"
-    made = await asyncio.create_subprocess_exec(
-        *(PROGRAM, "keys", "create", "--user", "carol", "--file", str(keys)), stdout=asyncio.subprocess.PIPE
-    )
-    printed, _ = await made.communicate()
-    key = printed.decode().splitlines()[0].rsplit(" ", 1)[1]
+    monkeypatch.setattr("sys.argv", ["sandpod", "keys", "create", "--user", "carol", "--file", str(keys)])
+    with pytest.raises(SystemExit):
+        cli.main()
+    key = capsys.readouterr().out.splitlines()[0].rsplit(" ", 1)[1]
     assert key not in keys.read_text(encoding="utf-8")
     flags = ["--backend", "kubernetes", "--kubernetes.namespace", cluster.sandboxes]
     flags += ["--auth.keys-file", str(keys), "--tls.cert", str(certificate), "--tls.key", str(private)]

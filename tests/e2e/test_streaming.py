@@ -43,11 +43,6 @@ print(sum(os.path.exists(f"/proc/{pid}") for pid in pathlib.Path("/workspace/pid
 """
 
 
-@pytest.fixture
-def sandbox(shared: str) -> str:
-    return shared
-
-
 @pytest.mark.promise("streaming")
 async def test_loop_that_prints_once_a_second_arrives_as_five_notifications(session: Session, sandbox: str) -> None:
     reply = await session.python(FIVE, sandbox=sandbox)
@@ -126,15 +121,15 @@ async def test_client_that_goes_away_ends_its_run(alice: Caller, sandbox: str, c
 
 
 @pytest.mark.promise("endless-output")
-async def test_hundreds_of_megabytes_of_output_cost_gateway_and_runner_no_memory(
+async def test_endless_output_costs_gateway_and_runner_no_memory(
     session: Session, sandbox: str, cluster: Cluster
 ) -> None:
     code = "import os\nline = b'x' * 65535 + b'\\n'\nfor _ in range({}): os.write(1, line)\nprint('last')"
     await session.python(code.format(200), sandbox=sandbox)  # buffers are as large as they get
     before = await _peaks(session, sandbox, cluster)
-    reply = await session.python(code.format(2**28 // 65536), sandbox=sandbox, timeout=300)
+    reply = await session.python(code.format(2**26 // 65536), sandbox=sandbox, timeout=300)
     after = await _peaks(session, sandbox, cluster)
-    assert (reply["outcome"], reply["stdout_bytes"], reply["stdout_truncated"]) == ("ok", 2**28 + 5, True)
+    assert (reply["outcome"], reply["stdout_bytes"], reply["stdout_truncated"]) == ("ok", 2**26 + 5, True)
     assert reply["stdout"].startswith("xxx")
     assert reply["stdout"].endswith("x\nlast\n")
     grown = {name: after[name] - before[name] for name in before}
@@ -145,8 +140,7 @@ async def _peaks(session: Session, sandbox: str, cluster: Cluster) -> dict[str, 
     """Return the most memory that the runner and each gateway has had, KiB."""
     ask = "grep VmHWM /proc/1/status"
     said = {"runner": (await session.call("run_shell_command", command=ask, sandbox=sandbox))["stdout"]}
-    gateway = ("-n", cluster.namespace, "-l", "app.kubernetes.io/component=gateway", "-o", "name")
-    for pod in (await cluster.kubectl("get", "pods", *gateway)).split():
+    for pod in await cluster.component_pods("gateway"):
         said[pod] = await cluster.kubectl("exec", "-n", cluster.namespace, pod, "--", "sh", "-c", ask)
     assert len(said) > 1
     return {name: int(text.split()[1]) for name, text in said.items()}

@@ -82,7 +82,7 @@ for fd in range(3, 300):
     try:
         while time.monotonic() < end - 4: os.write(fd, b'\\0\\2' + struct.pack('>I', 100) + b'x' * 100)
     except OSError: pass
-for _ in range(3000):
+for _ in range(1000):
     os.write(1, b'o' * 65536)
     os.write(2, b'e' * 1024)
 print()

@@ -3,7 +3,7 @@
 
 SANDPOD_TEST_URL is the gateway's base URL, SANDPOD_TEST_KEY an API key or nothing. With a key it runs a line of code in
 a sandbox; without one it shows that a caller without a key is refused. It ends with 1 and a sentence when something is
-wrong. It changes nothing but to take one sandbox.
+wrong. It takes one sandbox, and gives it back.
 """
 
 import asyncio
@@ -37,7 +37,8 @@ def status(url: str, data: bytes | None = None) -> int:
 async def run(url: str, key: str) -> str:
     """Return what a line of Python prints in a sandbox."""
     async with Client(f"{url}/mcp", auth=key, verify=UNVERIFIED, timeout=SECONDS) as client:
-        result = await client.call_tool("run_python_code", {"code": "print(6 * 7)"}, raise_on_error=False)
+        arguments = {"code": "print(6 * 7)", "fresh": True}
+        result = await client.call_tool("run_python_code", arguments, raise_on_error=False)
     content = result.structured_content or {}
     return str(content if result.is_error else content.get("stdout"))
 

@@ -32,6 +32,8 @@ _SHOWN: Final = ("Downloading ", "Using cached ", "Installing ")
 _FIND_FONTS: Final = (
     "import importlib.util\nif importlib.util.find_spec('matplotlib'):\n    import matplotlib.font_manager\n"
 )
+# An environment leaves out what a user has added. It goes before the environment's own, as everywhere else.
+_ADDED: Final = "import site, sys; sys.flags.no_user_site or sys.path.insert(-1, site.getusersitepackages())\n"
 
 
 def run(settings: Settings) -> None:
@@ -85,6 +87,7 @@ def _make(environment: Environment, settings: Settings, lock: int) -> None:
         cause = (made.stderr or made.stdout).strip().rpartition("\n")[2] or None
         step = "On Debian and Ubuntu install the package python3-venv."
         raise StartError(ErrorCode.BACKEND_UNAVAILABLE, message, cause=cause, next_step=step)
+    find_added_packages(environment.folder)
     _add_pip(environment)
     _install(environment, settings, lock)
     config = environment.home / ".config/matplotlib"
@@ -94,6 +97,12 @@ def _make(environment: Environment, settings: Settings, lock: int) -> None:
     command = [str(environment.python), "-I", "-c", _FIND_FONTS]
     subprocess.run(command, env=variables, pass_fds=[lock], capture_output=True, check=False)
     environment.complete.touch()
+
+
+def find_added_packages(environment: Path) -> None:
+    """Let all programs of a Python environment find packages that are added to a sandbox, which lie in the home."""
+    site_packages = next(environment.glob("lib/python3*/site-packages"))
+    (site_packages / "added_packages.pth").write_text(_ADDED, encoding="utf-8")
 
 
 def _add_pip(environment: Environment) -> None:

@@ -189,10 +189,14 @@ class RunnerConnection:
 
     async def wait_for(self, future: "asyncio.Future[T]") -> T:
         """Return a future's result; a stream that has gone silent without being closed is closed meanwhile."""
+        now = asyncio.get_running_loop().time
+        began = now()
         while not future.done():
-            await asyncio.wait({future}, timeout=QUIET)
-            if not future.done() and asyncio.get_running_loop().time() - self._inbox.heard >= QUIET:
+            quiet = now() - max(began, self._inbox.heard)
+            if quiet >= QUIET:
                 await self._check()
+            else:
+                await asyncio.wait({future}, timeout=QUIET - quiet)
         return future.result()
 
     async def _check(self) -> None:

@@ -2,9 +2,10 @@
 benchmark; it imports nothing of Sandpod, so that it sees what any client sees.
 """
 
+import asyncio
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -99,3 +100,20 @@ class Caller:
         transport = StreamableHttpTransport(self.url, headers=headers, verify=self.trust)
         async with Client(transport, mode=era, timeout=120) as client:
             yield Session(client)
+
+
+@contextmanager
+def kept(caller: Caller, **arguments: Any) -> Iterator[str]:
+    """Give a sandbox that outlives the connection that made it, and close it afterwards."""
+
+    async def make() -> str:
+        async with caller.connect() as session:
+            return await session.create(**arguments)
+
+    async def end(handle: str) -> None:
+        async with caller.connect() as session:
+            await session.close(handle)
+
+    handle = asyncio.run(make())
+    yield handle
+    asyncio.run(end(handle))

@@ -42,12 +42,13 @@ async def until(what: str, look: Callable[[], Awaitable[T]], *, within: float) -
 def node_url(namespace: str) -> str:
     """Return the address of the gateway's Service on the first node, which needs no tunnel."""
 
-    def ask(*arguments: str) -> str:
-        return subprocess.run(["kubectl", "get", *arguments], capture_output=True, text=True, check=True).stdout
+    port = read("services", namespace, "sandpod-gateway")["spec"]["ports"][0]["nodePort"]
+    return f"http://{node_address(read('nodes', '')['items'][0])}:{port}"
 
-    port = ask("svc", "sandpod-gateway", "-n", namespace, "-o", "jsonpath={.spec.ports[0].nodePort}")
-    address = ask("nodes", "-o", "jsonpath={.items[0].status.addresses[?(@.type=='InternalIP')].address}")
-    return f"http://{address}:{port}"
+
+def node_address(node: dict[str, Any]) -> str:
+    """Return the address of a node inside the cluster."""
+    return next(str(each["address"]) for each in node["status"]["addresses"] if each["type"] == "InternalIP")
 
 
 @contextmanager
@@ -130,6 +131,16 @@ class Cluster:
         """Return the names of all Sandboxes that a gateway has made or taken."""
         found = await self.items("sandboxes")
         return {s["metadata"]["name"] for s in found if "claim" in s["spec"]}
+
+    async def held(self) -> set[str]:
+        """Return the names of all Sandboxes that somebody holds and that have not ended."""
+        return {
+            s["metadata"]["name"]
+            for s in await self.items("sandboxes")
+            if "claim" in s["spec"]
+            and "deletionTimestamp" not in s["metadata"]
+            and s.get("status", {}).get("phase") not in {"Expired", "Failed"}
+        }
 
     async def warm(self) -> set[str]:
         """Return the names of all Sandboxes that wait, ready."""

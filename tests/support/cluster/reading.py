@@ -11,6 +11,7 @@ from typing import Any, Final
 
 _GROUPS: Final = {
     "daemonsets": "apis/apps/v1",
+    "events": "api/v1",
     "leases": "apis/coordination.k8s.io/v1",
     "networkpolicies": "apis/networking.k8s.io/v1",
     "nodes": "api/v1",
@@ -18,6 +19,7 @@ _GROUPS: Final = {
     "pods": "api/v1",
     "sandboxes": "apis/sandpod.dev/v1alpha1",
     "sandboxpools": "apis/sandpod.dev/v1alpha1",
+    "services": "api/v1",
 }
 
 
@@ -26,15 +28,20 @@ def read(kind: str, namespace: str, name: str = "", *, selector: str = "") -> di
     place = "" if kind == "nodes" else f"namespaces/{namespace}/"
     query = urllib.parse.urlencode({"labelSelector": selector})
     try:
-        url = f"{_proxy()}/{_GROUPS[kind]}/{place}{kind}/{name}?{query}"
-        with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - the proxy's
-            found: dict[str, Any] = json.load(answer)
-            return found
+        found: dict[str, Any] = json.loads(raw(f"/{_GROUPS[kind]}/{place}{kind}/{name}?{query}"))
     except urllib.error.HTTPError as error:
         with error:
             if error.code != 404:
                 raise
         return {}
+    return found
+
+
+def raw(path: str) -> bytes:
+    """Return what the API server answers at a path."""
+    with urllib.request.urlopen(f"{_proxy()}{path}", timeout=60) as answer:  # noqa: S310 - the proxy's
+        said: bytes = answer.read()
+        return said
 
 
 @functools.cache

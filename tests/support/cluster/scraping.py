@@ -1,8 +1,11 @@
 """Reads the metrics of gateways and operators through the API server, as no tunnel is needed for that."""
 
+import asyncio
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.cluster.cluster import Cluster
+from support.cluster.reading import raw
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -12,7 +15,7 @@ async def scrape(cluster: Cluster, component: str, port: int) -> Series:
     total: Series = {}
     for pod in await cluster.component_pods(component):
         path = f"/api/v1/namespaces/{cluster.namespace}/pods/{pod}:{port}/proxy/metrics"
-        for family in text_string_to_metric_families(await cluster.kubectl("get", "--raw", path)):
+        for family in text_string_to_metric_families((await asyncio.to_thread(raw, path)).decode()):
             for sample in family.samples:
                 key = (sample.name, frozenset(sample.labels.items()))
                 total[key] = total.get(key, 0) + sample.value

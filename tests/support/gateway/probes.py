@@ -13,7 +13,7 @@ from sandpod_gateway.backends.local.settings import LocalSettings
 from support.gateway.peer import Peer, talk
 
 SETTINGS = LocalSettings(
-    warm=0, memory="256Mi", workspace_size="32Mi", tmp_size="16Mi", packages_size="16Mi", processes=48
+    warm=0, memory="160Mi", workspace_size="32Mi", tmp_size="16Mi", packages_size="16Mi", processes=48
 )
 
 # What the probes use. A call's result is the name of its error, or "done".

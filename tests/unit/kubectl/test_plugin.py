@@ -1,6 +1,7 @@
 """What `kubectl sandpod` decides before it asks kubectl for anything."""
 
 import argparse
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from sandpod_api.fields import MAX_LIFETIME
 from sandpod_api.types import Sandbox
-from sandpod_kubectl.plugin import PluginError, longer_ttl, seconds_of
+from sandpod_kubectl.plugin import PluginError, longer_ttl, main, seconds_of
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -46,3 +47,23 @@ def test_lifetime_is_bounded() -> None:
 def test_what_nobody_holds_has_no_end_to_move() -> None:
     with pytest.raises(PluginError, match="It is not claimed"):
         longer_ttl(sandbox(age=None), 60, NOW)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "-f", "/no/such/file", "x"), "can't be read"),
+        (("extend", "no-such", "1w"), "use 90s, 30m, 2h or 1d"),
+        (("run", "-c", "1"), "required"),
+    ],
+)
+def test_what_can_not_be_had_is_said(
+    words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["kubectl-sandpod", *words])
+    monkeypatch.setenv("PATH", "/nonexistent")  # kubectl is not asked
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (2, "")
+    assert said in err

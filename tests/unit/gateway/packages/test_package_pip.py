@@ -106,12 +106,17 @@ async def test_requirement_by_an_address_is_refused_before_anything_is_fetched_o
 
 
 @pytest.mark.parametrize(
-    ("file", "message"),
-    [("METADATA", "The metadata of big is too large to be read."), ("WHEEL", "The metadata of a package is too large")],
+    ("file", "size", "message"),
+    [
+        ("METADATA", 4 * 2**20, "The metadata of big is too large to be read."),
+        # What zip packs into sixty kilobytes.
+        ("WHEEL", 60_000_000, "The metadata of a package is too large"),
+    ],
 )
-async def test_wheel_with_more_metadata_than_fits_into_memory_is_refused(index: Index, file: str, message: str) -> None:
-    # Sixty megabytes, which zip packs into sixty kilobytes.
-    text = "Metadata-Version: 2.1\nName: big\nVersion: 1.0\n\n" + "A" * 60_000_000
+async def test_wheel_with_more_metadata_than_fits_into_memory_is_refused(
+    index: Index, file: str, size: int, message: str
+) -> None:
+    text = "Metadata-Version: 2.1\nName: big\nVersion: 1.0\n\n" + "A" * size
     index.add("big", "1.0", content=wheel("big", "1.0", files={f"big-1.0.dist-info/{file}": text}))
     with pytest.raises(SandpodError, match=message) as caught:
         await resolve(index, "big")

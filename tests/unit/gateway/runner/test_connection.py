@@ -241,6 +241,32 @@ async def test_a_quiet_runner_is_asked_whether_it_is_there(monkeypatch: pytest.M
     await connection.close()
 
 
+async def test_a_runner_is_asked_once_it_is_quiet_for_so_long_and_not_after_twice_that_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    real, skew = loop.time, 0.0  # seconds
+    monkeypatch.setattr(loop, "time", lambda: real() + skew)
+    monkeypatch.setattr("sandpod_gateway.runner.connection.QUIET", 1000)
+    stream, connection = await connect()
+    sink = Sink()
+    run = await connection.start_run(header(), b"1", sink)
+    waiting = asyncio.create_task(connection.wait_for(run.ended))
+    await stream.heard("run")
+    skew = 1.0
+    stream.say({"t": "out", "run": "r1", "stream": "stdout", "offset": 0}, b"a")
+    await until(lambda: bool(sink.got))
+    skew = 1000.5  # not yet so long after that
+    for _ in range(10):
+        await asyncio.sleep(0)
+    skew = 1002.0
+    ping = await stream.heard("ping")
+    stream.say({"t": "pong", "id": ping.header["id"]})
+    stream.say({"t": "end", "run": "r1", "outcome": "ok", "exit_code": 0})
+    assert (await waiting).exit_code == 0
+    await connection.close()
+
+
 async def test_a_stream_that_has_gone_silent_is_closed_and_its_runs_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sandpod_gateway.runner.connection.QUIET", 0.01)
     monkeypatch.setattr("sandpod_gateway.runner.connection.PONG_TIMEOUT", 0.01)
