@@ -6,10 +6,11 @@ A runtime that fails to start a container gets one fresh pod to try, and no more
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
-from support.cluster.cluster import until
+from support.cluster.cluster import ClusterError, until
 from support.cluster.nodes import on_every_node
 from support.cluster.reading import RefusedError, call
 from support.operator.process import Managed, Objects, OperatorProcess, now
@@ -75,22 +76,28 @@ def operator(managed_namespaces: Managed) -> OperatorProcess:
     return managed_namespaces.operator
 
 
+async def beat(objects: Objects, node: str) -> None:
+    """Say what a kubelet says again and again: without that, a node is given up after 50 seconds."""
+    ready = {"type": "Ready", "status": "True", "reason": "Test", "lastHeartbeatTime": now()}
+    await objects.patch("nodes", node, {"status": {"conditions": [ready]}}, how="strategic", part="status")
+
+
 @pytest.fixture
 async def lost_node(objects: Objects) -> AsyncIterator[str]:
     """A node without a kubelet, so that the test can take it away; named to be the last of all."""
     name = "zz-sandpod-lost"
     room = {"cpu": "4", "memory": "8Gi", "pods": "10", "ephemeral-storage": "10Gi"}
-    ready = {"type": "Ready", "status": "True", "reason": "Test", "lastHeartbeatTime": now()}
     node = {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "labels": {LOST: "true"}},
         "spec": {"taints": [{"key": LOST, "effect": "NoSchedule"}]},
     }
-    status = {"capacity": room, "allocatable": room, "conditions": [ready]}
     await objects.put(node)
     try:
+        status = {"capacity": room, "allocatable": room}
         await objects.patch("nodes", name, {"status": status}, how="strategic", part="status")
+        await beat(objects, name)
         yield name
     finally:
         await objects.delete("nodes", name)
@@ -125,11 +132,18 @@ async def test_sandbox_of_a_node_that_is_given_up_is_told_to_be_lost_and_why(obj
     await objects.template("there", nodeSelector={LOST: "true"}, tolerations=[{"key": LOST, "effect": "NoSchedule"}])
     await objects.sandbox("lost", templateRef={"name": "there"})
 
-    async def bound() -> bool:
-        pods = await objects.cluster.items("pods")
-        return any(p["metadata"]["name"] == "lost" and p["spec"].get("nodeName") == lost_node for p in pods)
+    seen: list[Any] = []
 
-    await until("the pod has that node", bound, within=60)
+    async def bound() -> bool:
+        await beat(objects, lost_node)
+        pod, node = await objects.cluster.get("pods", "lost"), await objects.cluster.get("nodes", lost_node)
+        seen[:] = [pod.get("status"), node["spec"], node["status"]["conditions"]]
+        return bool(pod) and pod["spec"].get("nodeName") == lost_node
+
+    try:
+        await until("the pod has that node", bound, within=60)
+    except ClusterError as error:
+        raise ClusterError(f"{error}; the pod's status, the node's spec and conditions are {seen}") from error
     # What its kubelet would say.
     state = {"running": {"startedAt": now()}}
     container = {"name": "sandbox", "image": "x", "imageID": "", "ready": True, "started": True, "restartCount": 0}
