@@ -10,7 +10,7 @@ import pytest
 
 from support.cluster.callers import Caller, Session, kept
 from support.cluster.cluster import Cluster, node_url, until
-from support.operator.process import Objects, namespace
+from support.operator.process import Managed, Objects, managed, namespace
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +30,34 @@ def objects(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Object
     part = request.module.__name__.rpartition("test_")[2].replace("_", "-")
     with namespace(part) as own:
         yield Objects(cluster=own)
+
+
+@pytest.fixture(scope="session")
+def managed_namespaces(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Managed]:
+    """Namespaces that one operator manages, each for one module: an operator for each module costs seconds."""
+    assert cluster.namespace
+    parts = ("life", "same-first", "same-second", "webhooks", "guarded", "ends")
+    with managed(tmp_path_factory.mktemp("operator") / "log", *parts) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def full_disk(managed_namespaces: Managed) -> str:
+    """A sandbox of the namespace "ends" that uses more of the node's disk than it may.
+
+    The kubelet takes up to two minutes to notice: tests that use it only to begin that early go on meanwhile.
+    """
+    objects = managed_namespaces.namespaces["ends"]
+    fill = "file = open('/workspace/fill', 'wb', 0)\nfor _ in range(160): file.write(bytes(1 << 20))"
+
+    async def begin() -> None:
+        await objects.template("disk", workspace={"medium": "Disk", "size": "64Mi"})
+        await objects.sandbox("disk", templateRef={"name": "disk"})
+        await objects.phase("disk", "Ready")
+        await objects.cluster.in_pod("disk", fill)
+
+    asyncio.run(begin())
+    return "disk"
 
 
 @pytest.fixture(scope="session")

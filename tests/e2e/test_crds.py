@@ -111,8 +111,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 async def test_malformed_object_is_refused_with_its_sentence(objects: Objects, name: str) -> None:
     manifest, sentence = REFUSED[name]
+    text = json.dumps(manifest)
     with pytest.raises(ClusterError) as refused:
-        await objects.put(manifest)
+        await objects.cluster.kubectl("apply", "-n", objects.namespace, "-f", "-", stdin=text)
     assert sentence in str(refused.value)
 
 

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from support.chart.render import render
-from support.cluster.cluster import Cluster, until
-from support.operator.process import Objects, OperatorProcess, namespace, running
+from support.cluster.cluster import until
+from support.operator.process import Objects, OperatorProcess, running
 from support.servers.metrics_adapter import Adapter, serving
 
 POOL = "default"
@@ -17,17 +17,10 @@ AUTOSCALING = {
     "enabled": True,
     "minReplicas": 1,
     "maxReplicas": 5,
-    # One claim asks for two and a half.
-    "claimsPerSecond": "400m",
+    # One claim asks for one and a half.
+    "claimsPerSecond": "650m",
     "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
 }
-
-
-@pytest.fixture
-def objects(cluster: Cluster) -> Iterator[Objects]:
-    assert cluster.namespace
-    with namespace("autoscaling") as own:
-        yield Objects(cluster=own)
 
 
 @pytest.fixture
@@ -59,10 +52,12 @@ async def wanted(objects: Objects, replicas: int) -> bool:
 
 async def is_content(objects: Objects) -> None:
     """Wait until the autoscaler says that it gets the metric and may scale the pool."""
-    for condition in ("ScalingActive", "AbleToScale"):
-        await objects.cluster.kubectl(
-            "wait", f"hpa/{POOL}", "-n", objects.namespace, f"--for=condition={condition}", "--timeout=60s"
-        )
+
+    async def look() -> bool:
+        found = (await objects.status(POOL, "horizontalpodautoscalers")).get("conditions", [])
+        return {"ScalingActive", "AbleToScale"} <= {c["type"] for c in found if c["status"] == "True"}
+
+    await until("the autoscaler has what it needs", look, within=60)
 
 
 async def test_claims_make_the_pool_larger_quiet_makes_it_smaller_and_what_is_held_stays(
@@ -75,13 +70,13 @@ async def test_claims_make_the_pool_larger_quiet_makes_it_smaller_and_what_is_he
     await objects.pool_has(POOL, 1)
     (held,) = await objects.cluster.warm()
     await objects.claim(held)
-    await until("room for more claims", lambda: wanted(objects, 3), within=60)
-    await objects.pool_has(POOL, 3)
+    await until("room for more claims", lambda: wanted(objects, 2), within=60)
+    await objects.pool_has(POOL, 2)
     await is_content(objects)
     # What an upgrade of the chart applies again does not set it back.
     for manifest in manifests:
         await objects.put(manifest)
-    assert await wanted(objects, 3)
+    assert await wanted(objects, 2)
     oldest_first = await by_age(objects)
     await asyncio.to_thread(adapter.quiet)
     await until("no more than the least", lambda: wanted(objects, 1), within=60)

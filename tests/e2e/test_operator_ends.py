@@ -1,13 +1,19 @@
-"""How a real kernel, kubelet and control plane take sandboxes away, and what their owners are told."""
+"""How a real kernel, kubelet, container runtime and control plane fail sandboxes, and what their owners are told.
+
+A runtime that fails to start a container gets one fresh pod to try, and no more.
+"""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
-from support.cluster.cluster import Cluster, until
-from support.operator.process import Objects, namespace, now, running
+from support.cluster.cluster import ClusterError, until
+from support.cluster.nodes import on_every_node
+from support.cluster.reading import RefusedError, call
+from support.operator.process import Managed, Objects, OperatorProcess, now
 
 LOST = "sandpod.dev/test-lost"
 
@@ -17,32 +23,63 @@ FILL_MEMORY = (
     "files = [open(f'{folder}/fill', 'wb', 0) for folder in ('/workspace', '/tmp', '/dev/shm')]\n"
     "for file in itertools.cycle(files): file.write(bytes(1 << 20))"
 )
-FILL_DISK = "import shutil; file = open('/workspace/fill', 'wb', 0)\nfor _ in range(160): file.write(bytes(1 << 20))"
+# A container runtime that fails to start containers: on the nodes `runc` is a wrapper meanwhile that fails for the pods
+# of one test and hands on the rest, so no other test is disturbed; it is taken away whatever happens.
+WORDS = "unable to start container process: can't get final child's PID from pipe: EOF"
+# Fails a container's creation as often as the pod's name says, with the words of a runc that was killed meanwhile.
+WRAPPER = r"""#!/bin/sh
+last= bundle= log=
+for word in "$@"; do
+  case $last in --bundle) bundle=$word ;; --log) log=$word ;; esac
+  last=$word
+done
+case " $* " in
+  *" create "*)
+    name=$(grep -o '"io.kubernetes.cri.sandbox-name":"fails-[0-9]"' "$bundle/config.json" | cut -d '"' -f 4)
+    if [ -n "$name" ] && grep -q '"io.kubernetes.cri.container-type":"container"' "$bundle/config.json"; then
+      failed=$(cat "/run/sandpod-$name" 2>/dev/null || echo 0)
+      if [ "$failed" -lt "${name#fails-}" ]; then
+        echo $((failed + 1)) >"/run/sandpod-$name"
+        echo '{"level":"error","msg":"WORDS","time":"2026-01-01T00:00:00Z"}' >>"$log"
+        exit 1
+      fi
+    fi
+    ;;
+esac
+exec "$0.sandpod" "$@"
+""".replace("WORDS", WORDS.replace("'", "'\\''"))
+# Each by one rename, so that there is a runc at every moment; the wrapper's own is there for those that run it already.
+BREAK = f"""
+runc=$(command -v runc)
+cat >$runc.new <<'END'
+{WRAPPER}
+END
+chmod 755 $runc.new
+cp -p $runc $runc.copy
+mv $runc.copy $runc.sandpod
+mv $runc.new $runc
+"""
+MEND = """
+runc=$(command -v runc)
+if [ -e $runc.sandpod ]; then cp -p $runc.sandpod $runc.copy; mv $runc.copy $runc; fi
+rm -f /run/sandpod-fails-*
+"""
 
 
 @pytest.fixture(scope="module")
-def objects(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
-    assert cluster.namespace
-    log = tmp_path_factory.mktemp("operator") / "log"
-    # The one that ends while other tests go on is still there when it is looked at.
-    with namespace("ends") as own, running(log, own.sandboxes, RETENTION="600"):
-        made = Objects(cluster=own)
-        asyncio.run(made.template())
-        yield made
+def objects(managed_namespaces: Managed) -> Objects:
+    return managed_namespaces.namespaces["ends"]
 
 
 @pytest.fixture(scope="module")
-def full_disk(objects: Objects) -> str:
-    """A sandbox that uses more of the node's disk than it may; the kubelet finds out while other tests go on."""
+def operator(managed_namespaces: Managed) -> OperatorProcess:
+    return managed_namespaces.operator
 
-    async def fill() -> None:
-        await objects.template("disk", workspace={"medium": "Disk", "size": "64Mi"})
-        await objects.sandbox("disk", templateRef={"name": "disk"})
-        await objects.phase("disk", "Ready")
-        await objects.cluster.in_pod("disk", FILL_DISK)
 
-    asyncio.run(fill())
-    return "disk"
+async def beat(objects: Objects, node: str) -> None:
+    """Say what a kubelet says again and again: without that, a node is given up after 50 seconds."""
+    ready = {"type": "Ready", "status": "True", "reason": "Test", "lastHeartbeatTime": now()}
+    await objects.patch("nodes", node, {"status": {"conditions": [ready]}}, how="strategic", part="status")
 
 
 @pytest.fixture
@@ -50,30 +87,24 @@ async def lost_node(objects: Objects) -> AsyncIterator[str]:
     """A node without a kubelet, so that the test can take it away; named to be the last of all."""
     name = "zz-sandpod-lost"
     room = {"cpu": "4", "memory": "8Gi", "pods": "10", "ephemeral-storage": "10Gi"}
-    ready = {"type": "Ready", "status": "True", "reason": "Test", "lastHeartbeatTime": now()}
     node = {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "labels": {LOST: "true"}},
         "spec": {"taints": [{"key": LOST, "effect": "NoSchedule"}]},
     }
-    status = {"capacity": room, "allocatable": room, "conditions": [ready]}
-    await objects.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(node))
+    await objects.put(node)
     try:
-        await patch_status(objects, "node", name, status)
+        status = {"capacity": room, "allocatable": room}
+        await objects.patch("nodes", name, {"status": status}, how="strategic", part="status")
+        await beat(objects, name)
         yield name
     finally:
-        await objects.cluster.kubectl("delete", "node", name, "--wait=false")
-        await objects.cluster.kubectl("delete", "pod", "lost", "-n", objects.namespace, "--force", check=False)
+        await objects.delete("nodes", name)
+        with suppress(RefusedError):  # It may be gone already.
+            await objects.delete("pods", "lost", grace=0)
 
 
-async def patch_status(objects: Objects, kind: str, name: str, status: object) -> None:
-    change = json.dumps({"status": status})
-    where = ("-n", objects.namespace) if kind == "pod" else ()
-    await objects.cluster.kubectl("patch", kind, name, *where, "--subresource=status", "-p", change)
-
-
-@pytest.mark.usefixtures("full_disk")
 async def test_sandbox_that_uses_up_its_memory_is_told_so_by_the_kernels_word(objects: Objects) -> None:
     sizes = {"workspace": {"size": "128Mi"}, "tmpSize": "128Mi", "resources": {"memory": "128Mi"}}
     await objects.template("small", **sizes)
@@ -93,7 +124,7 @@ async def test_drained_sandbox_is_told_to_be_evicted_and_by_whom(objects: Object
         "metadata": {"name": "drained", "namespace": objects.namespace},
     }
     path = f"/api/v1/namespaces/{objects.namespace}/pods/drained/eviction"
-    await objects.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(evict))
+    await asyncio.to_thread(call, "POST", path, evict)
     assert "Eviction API" in await objects.reason("drained", "Evicted", within=60)
 
 
@@ -101,23 +132,69 @@ async def test_sandbox_of_a_node_that_is_given_up_is_told_to_be_lost_and_why(obj
     await objects.template("there", nodeSelector={LOST: "true"}, tolerations=[{"key": LOST, "effect": "NoSchedule"}])
     await objects.sandbox("lost", templateRef={"name": "there"})
 
-    async def bound() -> bool:
-        pods = await objects.cluster.items("pods")
-        return any(p["metadata"]["name"] == "lost" and p["spec"].get("nodeName") == lost_node for p in pods)
+    seen: list[Any] = []
 
-    await until("the pod has that node", bound, within=60)
+    async def bound() -> bool:
+        await beat(objects, lost_node)
+        pod, node = await objects.cluster.get("pods", "lost"), await objects.cluster.get("nodes", lost_node)
+        seen[:] = [pod.get("status"), node["spec"], node["status"]["conditions"]]
+        return bool(pod) and pod["spec"].get("nodeName") == lost_node
+
+    try:
+        await until("the pod has that node", bound, within=60)
+    except ClusterError as error:
+        raise ClusterError(f"{error}; the pod's status, the node's spec and conditions are {seen}") from error
     # What its kubelet would say.
     state = {"running": {"startedAt": now()}}
     container = {"name": "sandbox", "image": "x", "imageID": "", "ready": True, "started": True, "restartCount": 0}
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": now()}
     status = {"phase": "Running", "conditions": [ready], "containerStatuses": [{**container, "state": state}]}
-    await patch_status(objects, "pod", "lost", status)
+    await objects.patch("pods", "lost", {"status": status}, how="strategic", part="status")
     await objects.phase("lost", "Ready")
-    await objects.cluster.kubectl("taint", "node", lost_node, f"{LOST}=gone:NoExecute")
+    taints = [{"key": LOST, "effect": "NoSchedule"}, {"key": LOST, "value": "gone", "effect": "NoExecute"}]
+    await objects.patch("nodes", lost_node, {"spec": {"taints": taints}})
     assert "aint" in await objects.reason("lost", "NodeLost", within=60)
+
+
+@pytest.fixture
+async def broken(objects: Objects) -> AsyncIterator[None]:
+    await on_every_node(objects.cluster, MEND + BREAK)
+    yield
+    await on_every_node(objects.cluster, MEND)
+
+
+@pytest.mark.usefixtures("broken")
+async def test_start_that_the_runtime_fails_is_tried_once_more_and_a_second_failure_is_final(
+    objects: Objects, operator: OperatorProcess
+) -> None:
+    before = operator.writes()["create", "Pod"]
+    for name in ("fails-1", "fails-2"):
+        await objects.sandbox(name)
+    # What has failed is soon gone.
+    status, failed = await asyncio.gather(objects.phase("fails-1", "Ready"), objects.phase("fails-2", "Failed"))
+    assert "retriedPod" not in status
+    [why] = [c for c in failed["conditions"] if c["type"] == "Ready"]
+    assert why["reason"] == "StartFailed"
+    assert WORDS in why["message"]
+
+    # Two pods for each and no third.
+    assert operator.writes()["create", "Pod"] == before + 4
+    for name, end in (("fails-1", "Ready"), ("fails-2", "StartFailed")):
+
+        async def reported(name: str = name, end: str = end) -> bool:
+            return await objects.event_reasons(name) == sorted(["PodCreated", "StartRetried", end])
+
+        await until(f"the events of {name}", reported, within=60)
 
 
 async def test_sandbox_that_fills_the_nodes_disk_is_evicted_and_told_what_ran_out(
     objects: Objects, full_disk: str
 ) -> None:
-    assert "limit" in await objects.reason(full_disk, "Evicted", within=240)
+    async def evicted() -> str:
+        events = [e for e in await objects.cluster.items("events") if e["involvedObject"]["kind"] == "Sandbox"]
+        found = [e["message"] for e in events if (e["involvedObject"]["name"], e["reason"]) == (full_disk, "Evicted")]
+        return str(found[0]) if found else ""
+
+    # By its event: the Sandbox itself may be gone when this is asked.
+    assert "limit" in await until("the eviction", evicted, within=240)
+    await objects.gone("sandboxes", full_disk)

@@ -11,7 +11,7 @@ import pytest
 from support.cluster.cluster import ClusterError, T, until
 from support.operator.process import Objects, OperatorProcess, running
 
-PODS = 5
+PODS = 4
 
 
 @pytest.fixture(scope="module")
@@ -79,18 +79,17 @@ async def test_pools_share_a_quota_that_is_full_and_a_claim_goes_first(
     assert not after - before, "no pool has more than before"
     # The claim's pod, and no other.
     assert operator.writes()["create", "Pod"] == writes + 1
-    await objects.cluster.kubectl("delete", "sbx", "urgent", "-n", objects.namespace)
+    await objects.delete("sandboxes", "urgent")
     await objects.gone("pods", "urgent")
     await comes(objects, "the place is a pool's again", shared)
 
 
 async def test_room_that_comes_is_shared_by_what_each_wants(objects: Objects, operator: OperatorProcess) -> None:
     assert operator.port
-    quota = ("patch", "resourcequota", "small", "-n", objects.namespace, "--type=merge", "-p")
-    await objects.cluster.kubectl(*quota, '{"spec": {"hard": {"pods": "9"}}}')
-    for pool, replicas in (("first", 4), ("second", 3), ("third", 2)):
-        await objects.cluster.kubectl("scale", "sbxp", pool, "-n", objects.namespace, f"--replicas={replicas}")
-    await has(objects, first=4, second=3, third=2)
+    await objects.patch("resourcequotas", "small", {"spec": {"hard": {"pods": "6"}}})
+    for pool, replicas in (("first", 3), ("second", 2), ("third", 1)):
+        await objects.scale(pool, replicas)
+    await has(objects, first=3, second=2, third=1)
 
     async def all_full() -> bool:
         found = [await objects.condition(pool, "Progressing") for pool in ("first", "second", "third")]

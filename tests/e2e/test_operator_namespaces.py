@@ -1,56 +1,51 @@
-"""One operator keeps several namespaces: the same names in each, and nothing of one reaches the other."""
-
-from collections.abc import Iterator
+"""One operator manages several namespaces: the same names in each, and nothing of one reaches the other."""
 
 import pytest
 
-from support.operator.process import Objects, OperatorProcess, namespace, running
+from support.operator.process import Managed, Objects, OperatorProcess
 
 Two = tuple[Objects, Objects, OperatorProcess]
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
-    log = tmp_path_factory.mktemp("operator") / "log"
-    with (
-        namespace("first") as first,
-        namespace("second") as second,
-        running(log, first.sandboxes, second.sandboxes) as operator,
-    ):
-        yield Objects(cluster=first), Objects(cluster=second), operator
+def two(managed_namespaces: Managed) -> Two:
+    spaces = managed_namespaces.namespaces
+    return spaces["same-first"], spaces["same-second"], managed_namespaces.operator
 
 
 async def test_same_names_in_two_namespaces_are_two_sandboxes_and_two_pools(two: Two) -> None:
     first, second, operator = two
-    for objects, replicas in ((first, 1), (second, 2)):
-        await objects.template()
+    sizes = ((first, 0), (second, 1))
+    for objects, replicas in sizes:
         await objects.sandbox("same")
         await objects.apply("SandboxPool", "pool", templateRef={"name": "python"}, replicas=replicas)
-    for objects, replicas in ((first, 1), (second, 2)):
+    for objects, replicas in sizes:
         await objects.phase("same", "Ready", within=90)
         await objects.pool_has("pool", replicas)
         assert await objects.cluster.get("networkpolicies", "sandpod-deny-all")
         ready = f'sandpod_pool_ready{{namespace="{objects.namespace}",pool="pool"}} {replicas}.0'
         assert ready in operator.get("/metrics")
-    await first.cluster.kubectl("delete", "sbx", "same", "-n", first.namespace)
+    await first.delete("sandboxes", "same")
     await first.gone("pods", "same")
     assert (await second.status("same"))["phase"] == "Ready"
-    assert len(await second.cluster.items("sandboxes", selector="sandpod.dev/pool=pool")) == 2
+    assert len(await second.cluster.items("sandboxes", selector="sandpod.dev/pool=pool")) == 1
 
 
-async def test_broken_namespace_does_not_hold_up_the_other(two: Two) -> None:
-    first, second, _ = two
-    await second.put(
-        {
-            "apiVersion": "v1",
-            "kind": "ResourceQuota",
-            "metadata": {"name": "none"},
-            "spec": {"hard": {"pods": "0"}},
-        }
-    )
+@pytest.mark.promise("status-kept", "start-failures")
+async def test_quota_of_one_namespace_holds_up_no_other_and_exactly_one_pod_is_made_once_there_is_room(
+    two: Two,
+) -> None:
+    first, second, operator = two
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
+    await second.put({**quota, "spec": {"hard": {"pods": "0"}}})
+    before = operator.writes()["create", "Pod"]
     for objects in (first, second):
-        await objects.template("other")
-        await objects.sandbox("later", templateRef={"name": "other"})
+        await objects.parked()
+        await objects.sandbox("later", templateRef={"name": "parked"})
     assert "exceeded quota" in await second.reason("later", "QuotaExceeded")
-    await first.phase("later", "Ready", within=90)
+    await first.has_pod("later")
     assert not await second.cluster.get("pods", "later")
+    assert operator.writes()["create", "Pod"] == before + 1
+    await second.put({**quota, "spec": {"hard": {"pods": "5"}}})
+    await second.has_pod("later")
+    assert operator.writes()["create", "Pod"] == before + 2

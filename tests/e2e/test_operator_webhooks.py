@@ -1,8 +1,6 @@
 """Admission webhooks of others, which may be down, slow, or put a container of theirs into a sandbox's pod."""
 
 import asyncio
-import json
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,10 +11,12 @@ from typing import Any, Final
 import pytest
 
 from support.chart.render import render
-from support.cluster.callers import Caller
-from support.cluster.cluster import Cluster, until
+from support.cluster import writing
+from support.cluster.callers import Caller, Session
+from support.cluster.cluster import until
+from support.cluster.reading import RefusedError, call, path_of
 from support.cluster.server import serving
-from support.operator.process import IMAGE, Objects, OperatorProcess, namespace, run, running
+from support.operator.process import IMAGE, Managed, Objects, OperatorProcess
 from support.servers.admission_webhook import Pod, configured, injecting, webhook, webhook_name
 
 LOCKED_DOWN: Final = {
@@ -29,21 +29,28 @@ LOCKED_DOWN: Final = {
 MEMORY_BOMB: Final = "held = [bytearray(2**26) for _ in range(1000)]"
 
 
+PARKED: Final = {"name": "parked"}  # admission is over once there is a pod
+
+
 @pytest.fixture(scope="module")
-def guarded(cluster: Cluster) -> Iterator[Objects]:
+def objects(managed_namespaces: Managed) -> Objects:
+    own = managed_namespaces.namespaces["webhooks"]
+    asyncio.run(own.parked())
+    return own
+
+
+@pytest.fixture(scope="module")
+def guarded(managed_namespaces: Managed) -> Iterator[Objects]:
     """A namespace under the chart's admission policy."""
-    assert cluster.namespace
-    with namespace("guarded") as own, policy(own.sandboxes):
-        yield Objects(cluster=own)
+    own = managed_namespaces.namespaces["guarded"]
+    asyncio.run(own.parked())
+    with policy(own.namespace):
+        yield own
 
 
-@pytest.fixture(scope="module", autouse=True)
-def operator(objects: Objects, guarded: Objects, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    log = tmp_path_factory.mktemp("operator") / "log"
-    with running(log, objects.namespace, guarded.namespace) as made:
-        for each in (objects, guarded):
-            asyncio.run(each.template())
-        yield made
+@pytest.fixture(scope="module")
+def operator(managed_namespaces: Managed) -> OperatorProcess:
+    return managed_namespaces.operator
 
 
 @contextmanager
@@ -55,12 +62,13 @@ def policy(name: str) -> Iterator[None]:
         made["metadata"] = {"name": name}
         if "policyName" in made["spec"]:
             made["spec"]["policyName"] = name
-    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": found})
-    run("apply", "-f", "-", stdin=text)
+    for made in found:
+        writing.apply(made)
     try:
         yield
     finally:
-        run("delete", "-f", "-", stdin=text)
+        for made in found:
+            writing.remove(made)
 
 
 @dataclass(frozen=True)
@@ -86,9 +94,10 @@ async def in_force(objects: Objects, look: Callable[[Tried], bool]) -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "plain"}, "spec": {"containers": [plain]}}
 
     def attempt() -> Tried:
-        command = ["kubectl", "create", "-n", objects.namespace, "-f", "-", "--dry-run=server", "-o", "json"]
-        done = subprocess.run(command, input=json.dumps(pod), capture_output=True, text=True, check=False, timeout=60)
-        return Tried(json.loads(done.stdout or "{}"), done.stderr)
+        try:
+            return Tried(call("POST", f"{path_of('pods', objects.namespace)}?dryRun=All", pod), "")
+        except RefusedError as error:
+            return Tried({}, str(error))
 
     async def tried() -> bool:
         return look(await asyncio.to_thread(attempt))
@@ -107,9 +116,9 @@ async def test_webhook_that_is_down_is_reported_by_its_name_and_the_pod_created_
     name = webhook_name(objects.namespace)
     with configured(objects.namespace, {"service": {"name": "nosuch", "namespace": "default"}}):
         await in_force(objects, lambda tried: name in tried.refused)
-        await objects.sandbox("hooked")
+        await objects.sandbox("hooked", templateRef=PARKED)
         assert name in await objects.reason("hooked", "AdmissionRefused")
-    await objects.phase("hooked", "Ready")
+    await objects.has_pod("hooked")
 
 
 async def test_webhook_that_takes_too_long_is_reported_by_its_name(objects: Objects, tmp_path: Path) -> None:
@@ -122,13 +131,13 @@ async def test_webhook_that_takes_too_long_is_reported_by_its_name(objects: Obje
     try:
         with webhook(objects.namespace, changes, tmp_path, timeoutSeconds=1):
             await in_force(objects, lambda tried: name in tried.refused)
-            await objects.sandbox("overdue")
+            await objects.sandbox("overdue", templateRef=PARKED)
             message = await objects.reason("overdue", "AdmissionRefused")
             assert name in message
             assert "deadline exceeded" in message
     finally:
         answered.set()
-    await objects.phase("overdue", "Ready")
+    await objects.has_pod("overdue")
 
 
 async def test_slow_webhook_delays_its_pods_and_nothing_else(
@@ -146,8 +155,8 @@ async def test_slow_webhook_delays_its_pods_and_nothing_else(
     try:
         with webhook(objects.namespace, changes, tmp_path, timeoutSeconds=30):
             await in_force(objects, lambda _: "plain" in asked)
-            await objects.sandbox("slow")
-            await objects.sandbox("given-up")
+            await objects.sandbox("slow", templateRef=PARKED)
+            await objects.sandbox("given-up", templateRef=PARKED)
 
             async def both() -> bool:
                 return {"slow", "given-up"} <= set(asked)
@@ -155,10 +164,10 @@ async def test_slow_webhook_delays_its_pods_and_nothing_else(
             await until("the webhook is asked about both", both, within=60)
             await objects.sandbox("meanwhile", templateRef={"name": "missing"})
             await objects.reason("meanwhile", "TemplateNotFound")
-            await objects.cluster.kubectl("delete", "sbx", "given-up", "-n", objects.namespace)
+            await objects.delete("sandboxes", "given-up")
             assert operator.get("/readyz") == "active\n"
             answered.set()
-            await objects.phase("slow", "Ready")
+            await objects.has_pod("slow")
             await objects.gone("pods", "given-up")
     finally:
         answered.set()
@@ -166,37 +175,49 @@ async def test_slow_webhook_delays_its_pods_and_nothing_else(
     assert (asked.count("slow"), asked.count("given-up")) == (1, 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "fields"),
-    [
-        ("runs", {}),
-        ("ends", {"image": IMAGE, "command": ["sh", "-c", "trap exit TERM; sleep 3600 & wait"]}),
-        ("never-starts", {"command": ["/nosuch"]}),
-    ],
-)
-async def test_injected_container_changes_nothing_where_no_policy_refuses_it(
-    objects: Objects, tmp_path: Path, name: str, fields: dict[str, Any]
-) -> None:
+# A container that somebody injects, by what becomes of it.
+INJECTED: Final[dict[str, dict[str, Any]]] = {
+    "runs": {},
+    "ends": {"image": IMAGE, "command": ["sh", "-c", "trap exit TERM; sleep 3600 & wait"]},
+    "never-starts": {"command": ["/nosuch"]},
+}
+
+
+async def test_injected_container_changes_nothing_where_no_policy_refuses_it(objects: Objects, tmp_path: Path) -> None:
     # The template that a gateway takes by default.
     await objects.template("default")
     flags = ["--backend", "kubernetes", "--kubernetes.namespace", objects.namespace]
-    inject, before = injecting(await proxy(objects, **fields)), await objects.cluster.made()
-    with webhook(objects.namespace, inject, tmp_path):
-        await in_force(objects, lambda tried: "proxy" in tried.containers)
-        async with serving(*flags) as (url, _), Caller(url, None).connect() as session:
-            handle = await session.create()
-            [pod] = await objects.cluster.made() - before
-            assert containers(await objects.cluster.pod_of(pod)) == ["proxy", "sandbox"]
-            assert (await session.python("print(6 * 7)", sandbox=handle))["stdout"] == "42\n"
-            if name == "ends":
-                end = ("exec", pod, "-c", "proxy", "-n", objects.namespace, "--", "sh", "-c", "kill 1")
-                await objects.cluster.kubectl(*end, check=False)  # it may end with the container that it ends
-            if name != "runs":
-                await observed_without_proxy(objects, pod)
-            bomb = await session.python(MEMORY_BOMB, sandbox=handle, timeout=60)
-            assert (bomb.data.get("outcome"), bomb.error) == ("out_of_memory", None), bomb
-            assert (await objects.status(pod))["phase"] == "Ready"
-            await session.close(handle)
+    proxies = {name: await proxy(objects, **fields) for name, fields in INJECTED.items()}
+    chosen = ""
+
+    def changes(pod: Pod) -> list[dict[str, Any]]:
+        return injecting(proxies[chosen])(pod) if chosen else []
+
+    pods: dict[str, tuple[str, str]] = {}
+    async with serving(*flags) as (url, _), Caller(url, None).connect() as session:
+        with webhook(objects.namespace, changes, tmp_path):
+            for chosen in proxies:
+                before = await objects.cluster.made()
+                await in_force(objects, lambda tried: "proxy" in tried.containers)
+                handle = await session.create()
+                [pod] = await objects.cluster.made() - before
+                assert containers(await objects.cluster.pod_of(pod)) == ["proxy", "sandbox"]
+                pods[chosen] = (handle, pod)
+        await asyncio.gather(*(works(objects, session, name, *made) for name, made in pods.items()))
+
+
+async def works(objects: Objects, session: Session, name: str, handle: str, pod: str) -> None:
+    """Runs work whatever becomes of the injected container, and whatever they do to the sandbox's memory."""
+    assert (await session.python("print(6 * 7)", sandbox=handle))["stdout"] == "42\n"
+    if name == "ends":
+        end = ("exec", pod, "-c", "proxy", "-n", objects.namespace, "--", "sh", "-c", "kill 1")
+        await objects.cluster.kubectl(*end, check=False)  # it may end with the container that it ends
+    if name != "runs":
+        await observed_without_proxy(objects, pod)
+    bomb = await session.python(MEMORY_BOMB, sandbox=handle, timeout=60)
+    assert (bomb.data.get("outcome"), bomb.error) == ("out_of_memory", None), bomb
+    assert (await objects.status(pod))["phase"] == "Ready"
+    await session.close(handle)
 
 
 async def observed_without_proxy(objects: Objects, pod: str) -> None:
@@ -207,8 +228,7 @@ async def observed_without_proxy(objects: Objects, pod: str) -> None:
         return any(c["type"] == "Ready" and "[proxy]" in c.get("message", "") for c in status["conditions"])
 
     await until("the pod is not ready", unready, within=60)
-    patch = json.dumps({"spec": {"lifetime": {"ttl": 3600}}})
-    await objects.cluster.kubectl("patch", "sbx", pod, "-n", objects.namespace, "--type=merge", "-p", patch)
+    await objects.patch("sandboxes", pod, {"spec": {"lifetime": {"ttl": 3600}}})
     generation = (await objects.cluster.sandbox(pod))["metadata"]["generation"]
 
     async def observed() -> bool:
@@ -231,10 +251,10 @@ async def test_injected_container_is_refused_by_the_policy_as_not_the_operators(
     await in_force(guarded, lambda tried: "ValidatingAdmissionPolicy" in tried.refused)
     with webhook(guarded.namespace, changes, tmp_path):
         await in_force(guarded, lambda _: bool(asked))
-        await guarded.sandbox("injected")
+        await guarded.sandbox("injected", templateRef=PARKED)
         message = await guarded.reason("injected", "AdmissionRefused")
         assert "The pod has a container that is none of a sandbox's: keep what adds it" in message
-    await guarded.phase("injected", "Ready")
+    await guarded.has_pod("injected")
 
 
 async def test_sandbox_in_a_namespace_labelled_for_istio_gets_no_proxy(objects: Objects, tmp_path: Path) -> None:
@@ -243,11 +263,17 @@ async def test_sandbox_in_a_namespace_labelled_for_istio_gets_no_proxy(objects: 
     declines = {"key": "sidecar.istio.io/inject", "operator": "NotIn", "values": ["false"]}
     chosen = {"namespaceSelector": {"istio-injection": "enabled"}, "objectSelector": {"matchExpressions": [declines]}}
     with webhook(objects.namespace, injecting(added), tmp_path, **chosen):
-        run("label", "namespace", objects.namespace, "istio-injection=enabled")
+        label_namespace(objects, "enabled")
         try:
             await in_force(objects, lambda tried: "proxy" in tried.containers)
-            await objects.sandbox("meshed")
-            await objects.phase("meshed", "Ready")
+            await objects.sandbox("meshed", templateRef=PARKED)
+            await objects.has_pod("meshed")
         finally:
-            run("label", "namespace", objects.namespace, "istio-injection-")
-    assert containers(await objects.cluster.pod_of("meshed")) == ["sandbox"]
+            label_namespace(objects, None)
+    assert containers(await objects.cluster.get("pods", "meshed")) == ["sandbox"]
+
+
+def label_namespace(objects: Objects, injection: str | None) -> None:
+    """Set Istio's label of the namespace, or remove it."""
+    change = {"metadata": {"labels": {"istio-injection": injection}}}
+    call("PATCH", f"/api/v1/namespaces/{objects.namespace}", change, content_type="application/merge-patch+json")

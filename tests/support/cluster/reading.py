@@ -1,4 +1,7 @@
-"""Reads objects of the cluster of KUBECONFIG through one `kubectl proxy`: a kubectl for each look costs more."""
+"""Reads objects of the cluster of KUBECONFIG through one `kubectl proxy`: a kubectl for each look costs more.
+
+Called by `cluster.py`, and by `writing.py` for what is written the same way.
+"""
 
 import atexit
 import functools
@@ -7,41 +10,91 @@ import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
+from contextlib import suppress
 from typing import Any, Final
 
+_CORE: Final = "api/v1"
+_OWN: Final = "apis/sandpod.dev/v1alpha1"
 _GROUPS: Final = {
     "daemonsets": "apis/apps/v1",
-    "events": "api/v1",
+    "events": _CORE,
+    "horizontalpodautoscalers": "apis/autoscaling/v2",
     "leases": "apis/coordination.k8s.io/v1",
     "networkpolicies": "apis/networking.k8s.io/v1",
-    "nodes": "api/v1",
-    "persistentvolumeclaims": "api/v1",
-    "pods": "api/v1",
-    "sandboxes": "apis/sandpod.dev/v1alpha1",
-    "sandboxpools": "apis/sandpod.dev/v1alpha1",
-    "services": "api/v1",
+    "nodes": _CORE,
+    "persistentvolumeclaims": _CORE,
+    "pods": _CORE,
+    "resourcequotas": _CORE,
+    "sandboxes": _OWN,
+    "sandboxpools": _OWN,
+    "sandboxtemplates": _OWN,
+    "services": _CORE,
 }
+
+
+class RefusedError(AssertionError):
+    """The API server refused a request; the text is its own.
+
+    Attributes:
+        status: The HTTP status.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 def read(kind: str, namespace: str, name: str = "", *, selector: str = "") -> dict[str, Any]:
     """Return an object, or the list of all that a label selector takes; empty where it is not there."""
-    place = "" if kind == "nodes" else f"namespaces/{namespace}/"
     query = urllib.parse.urlencode({"labelSelector": selector})
     try:
-        found: dict[str, Any] = json.loads(raw(f"/{_GROUPS[kind]}/{place}{kind}/{name}?{query}"))
-    except urllib.error.HTTPError as error:
-        with error:
-            if error.code != 404:
-                raise
+        return call("GET", f"{path_of(kind, namespace, name)}?{query}")
+    except RefusedError as error:
+        if error.status != 404:
+            raise
         return {}
-    return found
+
+
+def path_of(kind: str, namespace: str, name: str = "") -> str:
+    """Return the path of an object, or of all objects of a kind, which is a plural such as `pods`."""
+    place = "" if kind == "nodes" else f"namespaces/{namespace}/"
+    return f"/{_GROUPS[kind]}/{place}{kind}/{name}"
 
 
 def raw(path: str) -> bytes:
-    """Return what the API server answers at a path."""
-    with urllib.request.urlopen(f"{_proxy()}{path}", timeout=60) as answer:  # noqa: S310 - the proxy's
-        said: bytes = answer.read()
-        return said
+    """Return what the API server answers at a path.
+
+    Raises:
+        RefusedError: It refused.
+    """
+    return _send("GET", path)
+
+
+def call(method: str, path: str, body: Any = None, *, content_type: str = "application/json") -> dict[str, Any]:
+    """Return the object that the API server answers with.
+
+    Raises:
+        RefusedError: It refused.
+    """
+    found: dict[str, Any] = json.loads(_send(method, path, body, content_type))
+    return found
+
+
+def _send(method: str, path: str, body: Any = None, content_type: str = "application/json") -> bytes:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(  # noqa: S310 - the proxy's
+        f"{_proxy()}{path}", data=data, method=method, headers={"Content-Type": content_type}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - the proxy's
+            said: bytes = answer.read()
+            return said
+    except urllib.error.HTTPError as error:
+        with error:
+            text = error.read().decode()
+        with suppress(ValueError, KeyError):  # They may be the proxy's own words.
+            text = str(json.loads(text)["message"])
+        raise RefusedError(error.code, text) from None
 
 
 @functools.cache

@@ -5,7 +5,7 @@ Called by `test_operator_*.py` and `test_crds.py`. The installed operator keeps 
 
 import asyncio
 import contextlib
-import json
+import functools
 import os
 import secrets
 import signal
@@ -21,6 +21,7 @@ from typing import Any
 
 from sandpod_api.base import rfc3339
 from sandpod_api.names import API_VERSION
+from support.cluster import reading, writing
 from support.cluster.cluster import Cluster, ClusterError, T, until
 
 IMAGE = f"{os.environ.get('IMAGE_PREFIX', 'sandpod')}/sandbox:{os.environ.get('IMAGE_TAG', 'dev')}"
@@ -41,11 +42,11 @@ def namespace(part: str, *, level: str = "restricted") -> Iterator[Cluster]:
     name = f"{part}-{secrets.token_hex(3)}"
     labels = {"pod-security.kubernetes.io/enforce": level}
     made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
-    run("apply", "-f", "-", stdin=json.dumps(made))
+    writing.apply(made)
     try:
         yield Cluster(namespace=name, sandboxes=name)
     finally:
-        run("delete", "namespace", name, "--wait=false")
+        writing.remove(made)
 
 
 def run(*arguments: str, stdin: str | None = None) -> str:
@@ -165,6 +166,25 @@ def running(log: Path, *namespaces: str, **changes: str) -> Iterator[OperatorPro
         operator.kill()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Managed:
+    """Namespaces by name, and the one operator that manages them all."""
+
+    operator: OperatorProcess
+    namespaces: dict[str, "Objects"]
+
+
+@contextlib.contextmanager
+def managed(log: Path, *parts: str, **changes: str) -> Iterator[Managed]:
+    """Give a namespace for each part, with a template in it, and one active operator for them all."""
+    with contextlib.ExitStack() as stack:
+        spaces = {part: Objects(cluster=stack.enter_context(namespace(part))) for part in parts}
+        operator = stack.enter_context(running(log, *(each.namespace for each in spaces.values()), **changes))
+        for each in spaces.values():
+            asyncio.run(each.template())
+        yield Managed(operator=operator, namespaces=spaces)
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -172,8 +192,9 @@ def _free_port() -> int:
         return port
 
 
+@functools.cache
 def _api_server() -> str:
-    return run("get", "service", "kubernetes", "-n", "default", "-o", "jsonpath={.spec.clusterIP}:443")
+    return f"{reading.read('services', 'default', 'kubernetes')['spec']['clusterIP']}:443"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,11 +214,27 @@ class Objects:
 
     async def put(self, manifest: dict[str, Any]) -> None:
         """Make or change any object."""
-        await self.cluster.kubectl("apply", "-n", self.namespace, "-f", "-", stdin=json.dumps(manifest))
+        await asyncio.to_thread(writing.apply, manifest, self.namespace)
+
+    async def patch(self, kind: str, name: str, change: Any, **options: Any) -> None:
+        """Change an object as `writing.patch` does."""
+        await asyncio.to_thread(writing.patch, kind, self.namespace, name, change, **options)
+
+    async def delete(self, kind: str, name: str, **options: Any) -> None:
+        """Ask for the deletion of an object as `writing.delete` does."""
+        await asyncio.to_thread(writing.delete, kind, self.namespace, name, **options)
+
+    async def scale(self, pool: str, replicas: int) -> None:
+        """Set the size of a pool."""
+        await self.patch("sandboxpools", pool, {"spec": {"replicas": replicas}})
 
     async def template(self, name: str = "python", **spec: Any) -> None:
         """Make a template of the image under test."""
         await self.apply("SandboxTemplate", name, **{"image": IMAGE, "hostUsers": False, **spec})
+
+    async def parked(self, name: str = "parked", **spec: Any) -> None:
+        """Make a template whose pods are created and get no node: for what is over by then, they cost no container."""
+        await self.template(name, **{"nodeSelector": {"sandpod.dev/nowhere": ""}, **spec})
 
     async def sandbox(self, name: str, **spec: Any) -> None:
         """Make a Sandbox that alice holds from now on."""
@@ -213,12 +250,17 @@ class Objects:
             {"op": "replace", "path": "/metadata/labels/sandpod.dev~1state", "value": "claimed"},
             {"op": "add", "path": "/spec/claim", "value": {"owner": "alice", "time": now()}},
         ]
-        await self.cluster.kubectl("patch", "sbx", name, "-n", self.namespace, "--type=json", "-p", json.dumps(patch))
+        await self.patch("sandboxes", name, patch, how="json")
 
     async def status(self, name: str, kind: str = "sandboxes") -> dict[str, Any]:
         """Return an object's status; empty while it or its status is not there."""
         found: dict[str, Any] = (await self.cluster.get(kind, name)).get("status", {})
         return found
+
+    async def event_reasons(self, sandbox: str) -> list[str]:
+        """Return the reasons of all events of a Sandbox, sorted."""
+        found = [(e["involvedObject"], e["reason"]) for e in await self.cluster.items("events")]
+        return sorted(r for what, r in found if (what["kind"], what["name"]) == ("Sandbox", sandbox))
 
     async def condition(self, pool: str, kind: str) -> dict[str, Any]:
         """Return a pool's condition; without reason and words while it is not there."""
@@ -248,6 +290,10 @@ class Objects:
             return str(found[0]["message"]) if found else ""
 
         return await self._until(f"{name} says {reason}", name, look, within)
+
+    async def has_pod(self, name: str) -> None:
+        """Wait until a Sandbox of a template that is parked has its pod, and says so."""
+        await self.reason(name, "Unschedulable", within=90)
 
     async def _until(self, what: str, name: str, look: Callable[[], Awaitable[T]], within: float) -> T:
         """Wait as `until`, and tell what became of the Sandbox where that does not come."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from support.operator.process import run
+from support.cluster import writing
 from support.servers.https_server import https_server
 
 VERSION: Final = "admissionregistration.k8s.io/v1"
@@ -49,11 +49,11 @@ def configured(namespace: str, client: dict[str, Any], **fields: Any) -> Iterato
     }
     kind = "MutatingWebhookConfiguration"
     made = {"apiVersion": VERSION, "kind": kind, "metadata": {"name": name}, "webhooks": [hook]}
-    run("apply", "-f", "-", stdin=json.dumps(made))
+    writing.apply(made)
     try:
         yield
     finally:
-        run("delete", kind, name)
+        writing.remove(made)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Any
 
 from cryptography import x509
 
-from support.operator.process import run
+from support.cluster.reading import read
 from support.servers.certificates import make_certificate
 
 Answer = Callable[[str, bytes], dict[str, Any] | None]
@@ -79,7 +79,8 @@ def https_server(answer: Answer, folder: Path, name: str = "") -> Iterator[Serve
 
 def _address_for_the_cluster() -> str:
     """Return the address of this machine that the nodes reach: the one that it reaches them from."""
-    node = run("get", "nodes", "-o", "jsonpath={.items[0].status.addresses[?(@.type=='InternalIP')].address}")
+    addresses = read("nodes", "")["items"][0]["status"]["addresses"]
+    node = next(each["address"] for each in addresses if each["type"] == "InternalIP")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((node, 9))
         address: str = probe.getsockname()[0]

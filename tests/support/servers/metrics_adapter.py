@@ -5,9 +5,9 @@ with what an operator's own /metrics says at that moment. Prometheus tells how m
 here it is since a moment that the test chooses, so that nothing depends on time.
 """
 
+import asyncio
 import base64
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.operator.process import now, run
+from support.cluster import reading, writing
+from support.cluster.cluster import until
+from support.operator.process import now
 from support.servers.https_server import Served, https_server
 
 GROUP: Final = "external.metrics.k8s.io"
@@ -91,16 +93,25 @@ def serving(adapter: Adapter, namespace: str, folder: Path) -> Iterator[None]:
         return adapter.answer(path)
 
     with https_server(answer, folder, f"{NAME}.{namespace}.svc") as served:
+        service, api = _objects(namespace, served)
         try:
-            objects = _objects(namespace, served)
-            run("apply", "-f", "-", stdin=json.dumps({**_typed("v1", "List"), "items": objects}))
-            run("wait", f"apiservice/{VERSION}.{GROUP}", "--for=condition=Available", "--timeout=60s")
+            for each in (service, api):
+                writing.apply(each)
+
+            async def available() -> bool:
+                path = writing.path_for(api)
+                conditions = (
+                    (await asyncio.to_thread(reading.call, "GET", path)).get("status", {}).get("conditions", [])
+                )
+                return any((c["type"], c["status"]) == ("Available", "True") for c in conditions)
+
+            asyncio.run(until("the adapter's API is available", available, within=60))
             yield
         finally:
-            run("delete", "apiservice", f"{VERSION}.{GROUP}", "--ignore-not-found")
+            writing.remove(api)
 
 
-def _objects(namespace: str, served: Served) -> list[dict[str, Any]]:
+def _objects(namespace: str, served: Served) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what leads the API server to a port of this machine.
 
     By an address and not by endpoints: those take a while to be known to the node, and until then what is sent to the
@@ -121,4 +132,4 @@ def _objects(namespace: str, served: Served) -> list[dict[str, Any]]:
             "caBundle": base64.b64encode(served.certificate).decode(),
         },
     }
-    return [service, api]
+    return service, api
