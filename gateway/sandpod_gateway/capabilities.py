@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.api.toolsets import ALL
-from sandpod_gateway.auth.callers import current_caller
+from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.backends.base import TemplateInfo
 from sandpod_gateway.backends.local import environments
 from sandpod_gateway.files.service import MAX_ENTRIES, MAX_READ

@@ -2,20 +2,20 @@
 
 import asyncio
 import base64
+import io
 import json
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
+from contextlib import ExitStack, redirect_stdout
 from typing import Any, Final
+from unittest.mock import patch
 
 import httpx2
 import pytest
 
+from sandpod_gateway.cli import main
 from support.cluster.callers import Caller
 from support.cluster.cluster import Cluster, forwarded, until
 
-PROGRAM: Final = str(Path(sys.executable).with_name("sandpod"))
 WITHIN: Final = 5.0  # seconds for a watch's event to pass through a busy cluster
 HELLO: Final = {
     "jsonrpc": "2.0",
@@ -42,15 +42,18 @@ def gateways(cluster: Cluster) -> Iterator[list[str]]:
         yield [f"http://127.0.0.1:{port}/mcp" for port in ports]
 
 
-async def sandpod_keys(cluster: Cluster, *arguments: str, code: int = 0) -> str:
+async def sandpod_keys(cluster: Cluster, *arguments: str) -> str:
     """Run `sandpod keys` on the installation's Secret; return what it prints."""
-    command = (PROGRAM, "keys", *arguments, "--secret", f"{cluster.namespace}/sandpod-keys")
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    out, err = await process.communicate()
-    assert process.returncode == code, err.decode()
-    return (err if code else out).decode()
+    command = ["keys", *arguments, "--secret", f"{cluster.namespace}/sandpod-keys"]
+    out = io.StringIO()
+
+    def run() -> int | str | None:
+        with patch("sys.argv", ["sandpod", *command]), redirect_stdout(out), pytest.raises(SystemExit) as ended:
+            main.main()
+        return ended.value.code
+
+    assert await asyncio.to_thread(run) == 0
+    return out.getvalue()
 
 
 async def create(cluster: Cluster, *arguments: str) -> dict[str, Any]:

@@ -62,15 +62,16 @@ def read_keys(path: Path) -> KeyFile:
     return parse_keys(raw, str(path))
 
 
-def change_file(path: Path, change: Callable[[KeyFile], KeyFile | None]) -> None:
+def change_file(path: Path, change: Callable[[KeyFile], KeyFile | None], *, make: bool = True) -> None:
     """Replace the file, which only its owner can read, by what `change` makes of its keys; None leaves it as it is.
 
-    Raises StartError: it can't be read or written, or is no key file; or what `change` raises.
+    With `make`, one that is not there yet is made. Raises StartError: it can't be read or written, or is no key file;
+    or what `change` raises.
     """
     path = path.resolve()
     try:
         with locked(path.parent, fcntl.LOCK_EX):
-            keys = change(read_keys(path) if path.exists() else KeyFile())
+            keys = change(KeyFile() if make and not path.exists() else read_keys(path))
             if keys is None:
                 return
             handle, new = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

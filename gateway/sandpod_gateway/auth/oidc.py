@@ -22,7 +22,8 @@ from joserfc.jws import JWSRegistry, extract_compact
 from pydantic import Field, field_validator
 
 from sandpod_gateway.api.strict_model import StrictModel
-from sandpod_gateway.auth.callers import TOKEN_KEY_ID, Caller, CallerToken
+from sandpod_gateway.auth.callers import TOKEN_KEY_ID, Caller
+from sandpod_gateway.auth.current import CallerToken
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from fastmcp.server.auth import AccessToken, AuthProvider, RemoteAuthProvider, T
 from pydantic import AnyHttpUrl
 
 from sandpod_gateway.auth.api_keys import KeyEntry, KeyFile, hash_key, key_id
-from sandpod_gateway.auth.callers import CallerToken
+from sandpod_gateway.auth.current import CallerToken
 from sandpod_gateway.auth.oidc import OidcSettings, OidcVerifier
 
 logger = logging.getLogger(__name__)

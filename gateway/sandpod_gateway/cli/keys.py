@@ -71,7 +71,7 @@ def _create(arguments: argparse.Namespace) -> None:
     scopes = {"tools": tools, "templates": _names(arguments.templates), "read_only": arguments.read_only}
     key, entry = _made(arguments.user, arguments.name, arguments.days, scopes)
     if arguments.file is not None or arguments.secret is not None:
-        _change(arguments, lambda keys: KeyFile(keys=[*keys.keys, entry]))
+        _change(arguments, lambda keys: KeyFile(keys=[*keys.keys, entry]), make=True)
     _print_key(arguments, key, entry)
 
 
@@ -166,10 +166,10 @@ def _print_key(arguments: argparse.Namespace, key: str, entry: KeyEntry) -> None
     sys.stdout.write(f"key (shown only now): {key}\nentry, {where}:\n{listing}")
 
 
-def _change(arguments: argparse.Namespace, change: Callable[[KeyFile], KeyFile | None]) -> None:
+def _change(arguments: argparse.Namespace, change: Callable[[KeyFile], KeyFile | None], *, make: bool = False) -> None:
     """Read the keys and change them, while nobody else does; where None comes of it, they stay as they are."""
     if arguments.file is not None:
-        change_file(arguments.file, change)
+        change_file(arguments.file, change, make=make)
         return
     if _REFERENCE.fullmatch(arguments.secret) is None:
         raise _wrong("--secret is NAMESPACE/NAME.", "With the chart's defaults it is sandpod/sandpod-keys.")
@@ -178,4 +178,4 @@ def _change(arguments: argparse.Namespace, change: Callable[[KeyFile], KeyFile |
     except ModuleNotFoundError as error:
         step = "Install it: pip install 'sandpod[kubernetes]'"
         raise _wrong("The Kubernetes client is not installed.", step) from error
-    asyncio.run(secrets.change_keys(arguments.secret, change))
+    asyncio.run(secrets.change_keys(arguments.secret, change, make=make))

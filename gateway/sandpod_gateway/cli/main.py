@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from sandpod_gateway.cli import keys, serve, setup
+from sandpod_gateway.cli import keys
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.settings import load
 
 EXIT_REFUSED: Final = 2
 
@@ -37,12 +36,7 @@ def _run(arguments: argparse.Namespace, flags: list[str]) -> int:
         if arguments.command == "keys":
             keys.run(arguments)
         else:
-            settings = load(flags, config=arguments.config, program=f"sandpod {arguments.command}")
-            serve.configure_logs(settings)
-            if arguments.command == "setup":
-                setup.run(settings)
-            else:
-                serve.run(settings, over_stdio=arguments.command == "stdio")
+            _serve(arguments, flags)
     except SandpodError as error:
         cause = f" ({error.cause.rstrip('.')})" if error.cause else ""
         sys.stderr.write(f"sandpod: {error.message.rstrip('.')}{cause}. {error.next_step}\n")
@@ -50,3 +44,16 @@ def _run(arguments: argparse.Namespace, flags: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _serve(arguments: argparse.Namespace, flags: list[str]) -> None:
+    # FastMCP takes more than a second to import, which the other commands do without.
+    from sandpod_gateway.cli import serve, setup  # noqa: PLC0415
+    from sandpod_gateway.settings import load  # noqa: PLC0415
+
+    settings = load(flags, config=arguments.config, program=f"sandpod {arguments.command}")
+    serve.configure_logs(settings)
+    if arguments.command == "setup":
+        setup.run(settings)
+    else:
+        serve.run(settings, over_stdio=arguments.command == "stdio")

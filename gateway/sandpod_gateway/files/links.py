@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from sandpod_api.base import rfc3339
 from sandpod_gateway.api.results import Artifact, ArtifactContent, ArtifactList, ErrorCode, FileLink, WorkspaceLink
 from sandpod_gateway.api.run_results import RunOutput, RunResult
-from sandpod_gateway.auth.callers import current_caller
+from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.auth.links import Links, Method
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.paths import check_path, inside_workspace

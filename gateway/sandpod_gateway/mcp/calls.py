@@ -22,7 +22,7 @@ from pydantic import ValidationError as PydanticError
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import TOOLS, Toolset, expanded
-from sandpod_gateway.auth.callers import current_caller
+from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp.tool_results import refuse
 from sandpod_gateway.mcp.toolbox import SetTool

@@ -9,7 +9,7 @@ from fastmcp.resources import ResourceContent, ResourceResult
 from fastmcp.server.auth import AuthProvider
 
 from sandpod_gateway.api.toolsets import ALL
-from sandpod_gateway.auth.callers import current_owner
+from sandpod_gateway.auth.current import current_owner
 from sandpod_gateway.content import json_size
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.service import Files

@@ -18,7 +18,7 @@ import anyio
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import Reason
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.auth.callers import current_caller
+from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.backends.base import Backend, ClaimRequest, SandboxRecord, TemplateInfo
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.metrics import Metrics

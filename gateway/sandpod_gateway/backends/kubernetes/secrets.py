@@ -96,10 +96,11 @@ class KeySecret:
         return await asyncio.to_thread(parse_keys, base64.b64decode(raw), what)  # thousands of keys take a while
 
 
-async def change_keys(reference: str, change: Callable[[KeyFile], KeyFile | None]) -> None:
+async def change_keys(reference: str, change: Callable[[KeyFile], KeyFile | None], *, make: bool) -> None:
     """Change the API keys in a Secret (namespace/name), with the rights of the caller's kubeconfig.
 
-    `change` is called anew when somebody else was quicker; None leaves the keys as they are. Raises StartError: the
+    `change` is called anew when somebody else was quicker; None leaves the keys as they are. With
+    `make`, a Secret that is not there yet is made. Raises StartError: the
     cluster can't be used; or what `change` raises.
     """
     namespace, _, name = reference.partition("/")
@@ -110,6 +111,10 @@ async def change_keys(reference: str, change: Callable[[KeyFile], KeyFile | None
         for _ in range(MAX_TRIES):
             with contextlib.suppress(ConflictError):
                 secret = await _read(cluster.client, namespace, name)
+                if secret is None and not make:
+                    step = "With the chart's defaults it is sandpod/sandpod-keys; `sandpod keys create` makes it."
+                    raise StartError(ErrorCode.NOT_FOUND, f"There is no Secret {reference}.", next_step=step)
+                secret = secret or {}
                 raw = base64.b64decode((secret.get("data") or {}).get(KEYS_ENTRY, ""))
                 keys = change(parse_keys(raw, what))
                 if keys is not None:
@@ -125,11 +130,11 @@ async def change_keys(reference: str, change: Callable[[KeyFile], KeyFile | None
             await cluster.close()
 
 
-async def _read(client: KubeClient, namespace: str, name: str) -> dict[str, Any]:
+async def _read(client: KubeClient, namespace: str, name: str) -> dict[str, Any] | None:
     try:
         return await client.get(SECRETS, namespace, name)
     except NotFoundError:
-        return {}
+        return None
 
 
 async def _write(client: KubeClient, namespace: str, name: str, secret: dict[str, Any]) -> None:

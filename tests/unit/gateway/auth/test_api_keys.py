@@ -13,7 +13,8 @@ import pytest
 from sandpod_gateway.app import every
 from sandpod_gateway.auth import api_keys, key_file
 from sandpod_gateway.auth.api_keys import KeyEntry, KeyFile, hash_key, make_key
-from sandpod_gateway.auth.callers import Caller, CallerToken
+from sandpod_gateway.auth.callers import Caller
+from sandpod_gateway.auth.current import CallerToken
 from sandpod_gateway.auth.key_file import WatchedFile, read_keys
 from sandpod_gateway.auth.verifier import Keys
 from sandpod_gateway.errors import StartError

@@ -149,6 +149,9 @@ def test_rotate_refuses_what_there_is_not_and_a_grace_that_is_none(keys: Command
 
 
 def test_file_that_cannot_be_read_or_written_is_said_in_a_sentence(keys: Command) -> None:
+    for command in (("list",), ("revoke", "00"), ("rotate", "00")):
+        assert "can't be read: No such file or directory." in keys(*command, code=main.EXIT_REFUSED)
+    assert not keys.path.exists()
     keys.path.write_text("keys: [oops")
     assert "is not a key file" in keys("create", "--user", "alice", code=main.EXIT_REFUSED)
     keys.path = keys.path.parent / "nowhere" / "keys.yaml"
