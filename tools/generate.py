@@ -27,6 +27,7 @@ from pydantic import BaseModel
 
 import chart_readme
 from sandpod_api import crd
+from sandpod_gateway.auth.api_keys import KeyEntry
 from sandpod_gateway.settings import Settings
 from sandpod_operator.settings import OperatorSettings
 
@@ -42,8 +43,8 @@ _OPTIONAL: Final = {"template": "image", "pool": "templateRef"}
 # Settings that the chart writes itself or that mean nothing in a cluster, so its values can't; by group of settings.
 _GATEWAY_OWN: Final[dict[str, set[str]]] = {
     "": {"backend", "host", "port", "metrics_port", "tls", "local"},
+    "kubernetes": {"namespace", "kubeconfig", "context", "default_template", "link_secret", "keys_secret"},
     "auth": {"keys_file"},
-    "kubernetes": {"namespace", "kubeconfig", "context", "default_template", "link_secret"},
 }
 _OPERATOR_OWN: Final[dict[str, set[str]]] = {
     "": {"namespaces", "namespace", "identity", "http_host", "http_port", "runner_image"}
@@ -153,6 +154,8 @@ def values_schema(schema: dict[str, Any], values: dict[str, Any]) -> dict[str, A
     schema["definitions"]["pool"]["properties"]["autoscaling"] = {"$ref": "#/definitions/poolAutoscaling"}
     schema["definitions"]["gatewaySettings"] = settings_schema(Settings, _GATEWAY_OWN)
     schema["definitions"]["operatorSettings"] = settings_schema(OperatorSettings, _OPERATOR_OWN)
+    entry = KeyEntry.model_json_schema()
+    schema["properties"]["auth"]["properties"]["keys"]["items"] = inline(entry, entry.get("$defs", {}))
     require(schema, values, schema["definitions"])
     return schema
 

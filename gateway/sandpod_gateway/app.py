@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Final
 
 import anyio
 from fastmcp.server.dependencies import get_http_request
@@ -16,14 +17,16 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount
 
-from sandpod_gateway.auth.api_keys import LOCAL_KEY_ID, LOCAL_OWNER, KeyVerifier
-from sandpod_gateway.auth.api_keys import POLL_SECONDS as KEYS_POLL
+from sandpod_gateway.auth.callers import LOCAL, LOCAL_KEY_ID
+from sandpod_gateway.auth.key_file import WatchedFile
 from sandpod_gateway.auth.links import POLL_SECONDS, Links, MemoryStore
+from sandpod_gateway.auth.verifier import RESOURCE_PATH, Keys, create_auth
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.capabilities import capabilities, facts
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.links import LinkMaker, Transfers
 from sandpod_gateway.files.service import Files
+from sandpod_gateway.http.attempts import Attempts
 from sandpod_gateway.http.connections import serving_on_loopback
 from sandpod_gateway.http.limits import OpenSessions, Requests
 from sandpod_gateway.http.routes import FileRoutes, health_routes, metrics_route
@@ -40,24 +43,31 @@ from sandpod_gateway.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+RETRY_SECONDS: Final = 1.0  # until the API keys are looked for again after a failure
+
 
 class Gateway:
     """One server over one backend; `running` opens and closes all that it has.
 
-    Raises StartError: the settings would leave it open to all, or the key file is wrong.
+    Raises StartError: the settings would leave it open to all.
     """
 
     def __init__(self, settings: Settings, backend: Backend) -> None:
         settings.require_keys_or_loopback()
         self._settings = settings
         self._backend = backend
-        self._keys = KeyVerifier(settings.auth.keys_file) if settings.auth.keys_file is not None else None
+        file = settings.auth.keys_file
+        self._key_source = WatchedFile(file) if file is not None else backend.key_source()
+        self._keys = Keys()
+        oidc, public_url = settings.auth.oidc, settings.links.public_url
+        self._has_callers = self._key_source is not None or oidc is not None
+        self._auth = create_auth(self._keys, oidc, public_url) if self._has_callers else None
         self.metrics = Metrics()
         self._sandboxes = Sandboxes(backend, self.metrics)
         self.metrics.watch_pools(backend.warm)
         self.metrics.open_streams.set_function(self._sandboxes.open_streams)
         limits = settings.limits
-        owner_of_key = {LOCAL_KEY_ID: LOCAL_OWNER}.get if self._keys is None else self._keys.owner_of_key
+        owner_of_key = self._keys.owner_of_key if self._has_callers else {LOCAL_KEY_ID: LOCAL.owner}.get
         self._links = Links(backend.link_store() or MemoryStore(), owner_of_key)
         files = Files(self._sandboxes, self.metrics, max_upload=limits.upload_bytes, default_read=limits.output_chars)
         self._file_routes = FileRoutes(self._links, Transfers(files, settings.links.upload_bytes))
@@ -75,7 +85,7 @@ class Gateway:
         self.mcp = create_mcp(
             parts,
             version=importlib.metadata.version("sandpod"),
-            auth=self._keys,
+            auth=self._auth,
             compat=settings.compat,
             max_calls=limits.max_requests_per_owner,
             toolsets=settings.toolsets,
@@ -88,7 +98,7 @@ class Gateway:
     async def _capabilities(self) -> str:
         """Limits, languages, templates and network profiles of this server."""
         try:
-            templates = await self._backend.templates()
+            templates = await self._sandboxes.templates()
         except SandpodError as error:
             logger.warning("the templates can't be listed: %s", error)
             templates = ()  # the rest is still useful
@@ -97,7 +107,10 @@ class Gateway:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run the backend and background tasks until the block is left. Raises SandpodError: backend_unavailable."""
+        """Run the backend and background tasks until the block is left.
+
+        Raises SandpodError: backend_unavailable. StartError: what holds the API keys can't be read.
+        """
         self._installer.open()
         await self._backend.start()
         await self._read_link_keys()
@@ -106,8 +119,9 @@ class Gateway:
             repeat(SWEEP_SECONDS, self._sandboxes.sweep, task="connections"),
             repeat(POLL_SECONDS, self._links.refresh, task="link_keys"),
         ]
-        if self._keys is not None:
-            work.append(repeat(KEYS_POLL, partial(asyncio.to_thread, self._keys.reload), task="api_keys"))
+        if self._key_source is not None:
+            self._keys.use(await self._key_source.read())
+            work.append(repeat(RETRY_SECONDS, partial(self._key_source.follow, self._keys.use), task="api_keys"))
         tasks = [asyncio.create_task(each) for each in work]
         try:
             yield
@@ -154,7 +168,7 @@ class Gateway:
         settings = self._settings
         limits, hosts = settings.limits, settings.allowed_hosts
         if hosts is None:
-            hosts = [] if self._keys is None else ["*"]  # besides loopback
+            hosts = ["*"] if self._has_callers else []  # besides loopback
         transports = Transports(
             self.mcp,
             hosts=hosts,
@@ -163,6 +177,7 @@ class Gateway:
                 per_owner=limits.max_sessions_per_owner, in_all=limits.max_sessions, metrics=self.metrics
             ),
             requests=Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics),
+            attempts=Attempts(self.metrics),
             allow_query_key=settings.auth.allow_query_key,
         )
         for_pages = Middleware(
@@ -173,11 +188,12 @@ class Gateway:
             expose_headers=["mcp-session-id", "mcp-protocol-version", "www-authenticate", "retry-after"],
         )
         # With keys, others reach this port: metrics are for the operators of the server.
-        registry = self.metrics.registry if self._keys is None and settings.metrics_port is None else None
+        registry = self.metrics.registry if not self._has_callers and settings.metrics_port is None else None
         return Starlette(
             routes=[
-                *health_routes(self._backend.check, registry, hosts=None if self._keys else hosts),
+                *health_routes(self._backend.check, registry, hosts=None if self._has_callers else hosts),
                 *self._file_routes.routes(),
+                *(self._auth.get_well_known_routes(RESOURCE_PATH) if self._auth is not None else ()),
                 Mount("/", transports, middleware=[for_pages] if settings.allowed_origins else []),
             ],
             lifespan=transports.lifespan,

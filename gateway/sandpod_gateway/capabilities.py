@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.api.toolsets import ALL
+from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.backends.base import TemplateInfo
 from sandpod_gateway.backends.local import environments
 from sandpod_gateway.files.service import MAX_ENTRIES, MAX_READ
@@ -41,6 +42,7 @@ def capabilities(settings: Settings, kind: str, templates: Iterable[TemplateInfo
     limits = settings.limits
     backend = settings.kubernetes if kind == "kubernetes" else settings.local
     template = settings.kubernetes.default_template if kind == "kubernetes" else settings.local.template
+    template = (current_caller().templates or (template,))[0]
     shared = {"allow", "deny", "max_packages"}  # settings of Python's packages and of npm's
     return json.dumps(
         {

@@ -40,6 +40,7 @@ class Metrics:
         for language in languages:
             self.run_seconds.labels(language)
         self.refusals = counter("sandpod_refusals", "Calls refused, by error code.", code=ErrorCode)
+        self.refused_credentials = counter("sandpod_refused_credentials", "Requests without a valid key or token.")
         self.claims = counter("sandpod_claims", "Claims of sandboxes.", result=("ok", "failed"))
         self.claim_seconds = histogram("sandpod_claim_seconds", "Time of a claim.", buckets=_CLAIM_SECONDS)
         self.active_runs = gauge("sandpod_active_runs", "Runs that are going on.")

@@ -25,6 +25,7 @@ from sandpod_api.fields import DAY
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.strict_model import StrictModel
 from sandpod_gateway.api.toolsets import ALL, ToolsetName, expanded
+from sandpod_gateway.auth.oidc import OidcSettings
 from sandpod_gateway.backends.factory import BackendKind
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.local.settings import LocalSettings
@@ -39,6 +40,8 @@ class AuthSettings(StrictModel):
 
     keys_file: Path | None = None
     """File of hashed API keys; read again when it changes. Needed unless host is loopback."""
+    oidc: OidcSettings | None = None
+    """OpenID Connect provider where users sign in; API keys work beside it. Needs links.public_url."""
     allow_query_key: bool = False
     """Whether a key may stand in the address (?api_key=KEY), for clients that can send no header. Proxies log
     addresses."""
@@ -154,13 +157,23 @@ class Settings(StrictModel, BaseSettings):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{scheme}://{host}:{self.port}/mcp"
 
+    @property
+    def has_keys(self) -> bool:
+        """Return whether callers need an API key or a token."""
+        in_cluster = self.backend == "kubernetes" and self.kubernetes.keys_secret is not None
+        return in_cluster or self.auth.keys_file is not None or self.auth.oidc is not None
+
     def require_keys_or_loopback(self) -> None:
-        """Raise StartError if it would listen on more than loopback without keys."""
+        """Raise StartError if it would listen on more than loopback without keys, or tell clients no way to sign in."""
+        if self.auth.oidc is not None and self.links.public_url is None:
+            message = "auth.oidc needs the address by which clients know this server."
+            step = "Set links.public_url, such as https://sandpod.example.com."
+            raise StartError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
         try:
             loopback = self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             loopback = False
-        if self.auth.keys_file is None and not loopback:
+        if not self.has_keys and not loopback:
             message = f"Without API keys the server listens on loopback only, not on {self.host}."
             step = "Make one: sandpod keys create --user NAME --file keys.yaml; then set --auth.keys-file."
             raise StartError(ErrorCode.UNAUTHORIZED, message, next_step=step)

@@ -150,15 +150,16 @@ class KubeClient:
         return await self._request("POST", path, body)
 
     async def watch(
-        self, resource: Resource, namespace: str, selector: str, resource_version: str, *, silence: float
+        self, resource: Resource, namespace: str, query: Mapping[str, str], resource_version: str, *, silence: float
     ) -> AsyncGenerator[Json, None]:
         """Yield the changes after a resource version, bookmarks included, until the API server ends the watch.
 
-        After `silence` seconds without an event the connection counts as dead.
+        The query says labelSelector or fieldSelector. After `silence` seconds without an event the connection counts as
+        dead.
         """
         query = {
+            **query,
             "watch": "true",
-            "labelSelector": selector,
             "resourceVersion": resource_version,
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(WATCH_SECONDS),

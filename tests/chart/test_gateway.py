@@ -42,7 +42,8 @@ def test_gateway_takes_the_settings_that_the_chart_writes(tmp_path: Path) -> Non
     assert found.kubernetes.namespace == "sandpod-sandboxes"
     assert found.kubernetes.default_template == "default"
     assert found.kubernetes.link_secret == "sandpod/sandpod-gateway-links"
-    assert found.auth.keys_file == Path("/etc/sandpod/keys/keys.yaml")
+    assert found.kubernetes.keys_secret == "sandpod/sandpod-keys"
+    assert found.auth.keys_file is None
     assert found.tls.cert is None
 
 
@@ -78,37 +79,24 @@ def test_most_sandboxes_fit_the_quota(tmp_path: Path) -> None:
     assert settings(tmp_path).kubernetes.max_sandboxes + warm <= int(quota["pods"])
 
 
-def test_without_keys_the_list_is_empty_until_a_secret_that_the_chart_does_not_make() -> None:
-    assert [m["metadata"]["name"] for m in render() if m["kind"] == "Secret"] == ["sandpod-gateway-links"]
-    sources = volumes()["keys"]["projected"]["sources"]
-    # The kubelet lets the later source win, so the order is the point.
-    assert sources == [
-        {"configMap": {"name": "sandpod-gateway-config", "items": [{"key": "no-keys.yaml", "path": "keys.yaml"}]}},
-        {"secret": {"name": "sandpod-keys", "optional": True}},
-    ]
-    config = only(render(), "ConfigMap", "sandpod-gateway-config")
-    assert KeyFile.model_validate(yaml.safe_load(config["data"]["no-keys.yaml"])).keys == []
+def test_without_keys_the_gateway_watches_a_secret_that_the_chart_does_not_make() -> None:
+    manifests = render()
+    assert [m["metadata"]["name"] for m in manifests if m["kind"] == "Secret"] == ["sandpod-gateway-links"]
+    assert "keys" not in volumes()
 
 
 def test_keys_of_the_values_are_a_secret_that_the_gateway_takes() -> None:
     secret = only(render(*ONE_KEY), "Secret", "sandpod-keys")
     entries = KeyFile.model_validate(yaml.safe_load(secret["stringData"]["keys.yaml"])).keys
     assert [(entry.name, entry.user, entry.hash) for entry in entries] == [("laptop", "alice", HASH)]
-    assert volumes(*ONE_KEY)["keys"]["projected"]["sources"] == [
-        {"secret": {"name": "sandpod-keys", "items": [{"key": "keys.yaml", "path": "keys.yaml"}]}}
-    ]
 
 
-def test_existing_secret_is_mounted_and_no_other_is_made() -> None:
+def test_existing_secret_is_watched_and_no_other_is_made(tmp_path: Path) -> None:
     manifests = render("auth.existingSecret=team-keys")
     assert [m["metadata"]["name"] for m in manifests if m["kind"] == "Secret"] == ["sandpod-gateway-links"]
-    (source,) = volumes("auth.existingSecret=team-keys")["keys"]["projected"]["sources"]
-    assert source["secret"]["name"] == "team-keys"
-
-
-def test_keys_are_mounted_as_a_folder_so_that_a_change_is_seen() -> None:
-    mounts = {mount["name"]: mount for mount in pod()["spec"]["containers"][0]["volumeMounts"]}
-    assert mounts["keys"] == {"name": "keys", "mountPath": "/etc/sandpod/keys", "readOnly": True}
+    assert settings(tmp_path, "auth.existingSecret=team-keys").kubernetes.keys_secret == "sandpod/team-keys"
+    rules = only(manifests, "Role", "sandpod-gateway-secrets")["rules"]
+    assert [rule["resourceNames"] for rule in rules] == [["sandpod-gateway-links"], ["team-keys"]]
 
 
 def test_certificate_turns_gateway_and_probes_to_https(tmp_path: Path) -> None:

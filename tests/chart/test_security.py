@@ -68,20 +68,24 @@ def test_nothing_is_granted_cluster_wide_but_a_look_at_nodes_unless_that_is_swit
 
 
 LINKS = "sandpod-gateway-links"
+SECRETS = "sandpod-gateway-secrets"
 
 
-def test_no_role_has_a_wildcard_or_touches_secrets_but_that_of_links() -> None:
+def test_no_role_has_a_wildcard_or_touches_secrets_but_that_of_links_and_keys() -> None:
     for role in roles():
-        if role["metadata"]["name"] == LINKS:
+        if role["metadata"]["name"] == SECRETS:
             continue
         for rule in role["rules"]:
             said = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
             assert not {"*", "secrets", "configmaps", "serviceaccounts", "escalate", "bind", "impersonate"} & said
 
 
-def test_gateway_may_read_and_patch_the_secret_of_links_and_create_none() -> None:
-    [rule] = only(render(), "Role", LINKS, "sandpod")["rules"]
-    assert rule == {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [LINKS], "verbs": ["get", "patch"]}
+def test_gateway_may_patch_the_secret_of_links_and_read_that_of_keys_and_create_none() -> None:
+    core = {"apiGroups": [""], "resources": ["secrets"]}
+    assert only(render(), "Role", SECRETS, "sandpod")["rules"] == [
+        {**core, "resourceNames": [LINKS], "verbs": ["get", "patch"]},
+        {**core, "resourceNames": ["sandpod-keys"], "verbs": ["get", "list", "watch"]},
+    ]
     secret = only(render(), "Secret", LINKS, "sandpod")
     assert not {"data", "stringData", "immutable"} & set(secret)  # the gateway's content is never the chart's to change
 
@@ -125,7 +129,7 @@ def test_each_role_is_bound_to_the_one_account_of_its_name() -> None:
     for binding in bindings:
         name = binding["metadata"]["name"]
         assert binding["roleRef"]["name"] == name
-        account = name.removesuffix("-links")
+        account = name.removesuffix("-secrets")
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "sandpod"}]
 
 

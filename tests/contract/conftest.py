@@ -17,7 +17,7 @@ from sandpod_gateway.backends.local import environments
 from sandpod_gateway.backends.local import host as local_host
 from sandpod_gateway.backends.local.backend import LocalBackend
 from sandpod_gateway.backends.local.settings import LocalSettings
-from sandpod_gateway.cli_setup import find_added_packages
+from sandpod_gateway.cli.setup import find_added_packages
 from support.gateway.backends import Case, cases, servers
 from support.gateway.made_once import made_once
 from support.gateway.probes import SETTINGS, Box

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from sandpod_gateway import cli_setup
 from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.backends.local import environments
 from sandpod_gateway.backends.local.backend import LocalBackend
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.capabilities import facts
+from sandpod_gateway.cli import setup
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.settings import Settings, load
 from support.gateway.peer import BOUND, talk, until
@@ -53,7 +53,7 @@ class Laptop:
         return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, umask=0o077)
 
     def setup(self, *flags: str) -> None:
-        cli_setup.run(load([*self.flags, *flags], config=None, program="sandpod setup"))
+        setup.run(load([*self.flags, *flags], config=None, program="sandpod setup"))
 
     def folders(self) -> list[Path]:
         return sorted(path for path in (self.data / "sandpod/environments").iterdir() if path.is_dir())

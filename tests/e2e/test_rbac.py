@@ -50,7 +50,10 @@ GRANTED: Final[dict[tuple[str, str], Rights]] = {
 CASES: Final = sorted(GRANTED)
 # Rights to one object, by its name. Whoever asks without a name gets a no.
 NAMED: Final[dict[tuple[str, str], set[Right]]] = {
-    ("gateway", "release"): {("get", "secrets:sandpod-gateway-links"), ("patch", "secrets:sandpod-gateway-links")},
+    ("gateway", "release"): {
+        *((verb, "secrets:sandpod-gateway-links") for verb in ("get", "patch")),
+        *((verb, "secrets:sandpod-keys") for verb in READ),
+    },
 }
 
 # Resources, beside those of the rights above, by which a broken gateway or operator would do the most harm.

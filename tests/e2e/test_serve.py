@@ -8,7 +8,7 @@ import pytest
 import yaml
 from cryptography import x509
 
-from sandpod_gateway import cli
+from sandpod_gateway.cli import main
 from support.cluster.callers import Caller
 from support.cluster.cluster import Cluster
 from support.cluster.server import StartError, serving
@@ -22,7 +22,7 @@ async def test_gateway_serves_over_tls_with_keys_from_a_file(
     keys = tmp_path / "keys.yaml"
     monkeypatch.setattr("sys.argv", ["sandpod", "keys", "create", "--user", "carol", "--file", str(keys)])
     with pytest.raises(SystemExit):
-        cli.main()
+        main.main()
     key = capsys.readouterr().out.splitlines()[0].rsplit(" ", 1)[1]
     assert key not in keys.read_text(encoding="utf-8")
     flags = ["--backend", "kubernetes", "--kubernetes.namespace", cluster.sandboxes]

@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 
 from sandpod_api.names import LABEL_MANAGED_BY, LEASE_LEADER, MANAGED_BY
-from sandpod_gateway.auth.api_keys import LOCAL_OWNER
+from sandpod_gateway.auth.callers import LOCAL
 from support.cluster.callers import Caller
 from support.cluster.cluster import until
 from support.cluster.server import serving
@@ -52,7 +52,7 @@ async def test_operator_and_gateway_notice_what_happened_while_their_watches_sta
     async with serving(*flags) as (url, _), Caller(url, None).connect() as session:
         for number, how in enumerate(HOWS, start=1):
             stalled = proxy.stall(how)
-            claim = {"owner": LOCAL_OWNER, "session": how, "time": now()}
+            claim = {"owner": LOCAL.owner, "session": how, "time": now()}
             await objects.sandbox(how, templateRef={"name": "missing"}, claim=claim)
             await objects.patch("sandboxes", how, {"metadata": {"labels": {LABEL_MANAGED_BY: MANAGED_BY}}})
             if how == "both":

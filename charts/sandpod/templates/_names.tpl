@@ -19,9 +19,14 @@ The name of every object of this chart. No template spells a name itself.
 {{- .Values.auth.existingSecret | default (printf "%s-keys" (include "sandpod.fullname" .)) -}}
 {{- end -}}
 
-{{/* The Secret that links are signed with, and the role for it. */}}
+{{/* The Secret that links are signed with. */}}
 {{- define "sandpod.gateway.links" -}}
 {{ include "sandpod.gateway" . }}-links
+{{- end -}}
+
+{{/* The role for that Secret and for the one with the keys. */}}
+{{- define "sandpod.gateway.secrets" -}}
+{{ include "sandpod.gateway" . }}-secrets
 {{- end -}}
 
 {{- define "sandpod.gateway.metrics" -}}

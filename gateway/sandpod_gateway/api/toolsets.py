@@ -7,7 +7,7 @@ Toolset = Literal["core", "background", "sandboxes", "files", "links", "contexts
 ToolsetName = Literal[Toolset, "all"]
 
 TOOLS: Final = "tools"
-"""What names toolsets: a query parameter, separated by commas, and a claim of an access token, where None means all."""
+"""The query parameter that names toolsets, separated by commas."""
 ALL: Final[frozenset[str]] = frozenset(get_args(Toolset))
 
 

@@ -1,40 +1,32 @@
-"""API keys: created once, stored hashed, checked for each request. They say who a caller is.
+"""API keys as they are stored: hashed, in one YAML document, which is a file or an entry of a Secret.
 
-The key file is a Secret in a cluster and a plain file elsewhere; it is read again when it changes, so keys can be
-added and removed without a restart. A key is never logged and never stored.
+A key is shown once, when it is made; nothing keeps it, and nothing logs it.
 """
 
 import hashlib
-import logging
 import secrets
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Annotated, Final
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Final
 
 import yaml
-from fastmcp.server.auth import AccessToken, TokenVerifier
-from fastmcp.server.dependencies import get_access_token
-from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
-from mcp.server.auth.provider import AccessToken as SdkToken
 from pydantic import AwareDatetime, Field
-from starlette.types import Scope
 
+from sandpod_api.fields import Name
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.strict_model import StrictModel
-from sandpod_gateway.api.toolsets import TOOLS, ToolsetName
+from sandpod_gateway.api.toolsets import ALL, ToolsetName, expanded
+from sandpod_gateway.auth.callers import KEY_ID_BYTES, Caller
 from sandpod_gateway.errors import StartError
 
-logger = logging.getLogger(__name__)
-
-LOCAL_OWNER: Final = "local"  # the one caller of a server without keys, which listens on loopback only
-KEY_ID_BYTES: Final = 8  # of a key's hash: enough to find the key by, and nothing to call with
-LOCAL_KEY_ID: Final = bytes(KEY_ID_BYTES)  # stands in links for the key that the local caller does not need
 KEY_PREFIX: Final = "sandpod_"  # secret scanners and people recognize it
 KEY_BYTES: Final = 32  # 256 random bits: one round of SHA-256 is enough, there is nothing to guess
 MAX_FILE: Final = 1024 * 1024  # bytes; Kubernetes bounds a Secret at the same size
-MAX_TOKEN: Final = 256  # characters; longer ones are not hashed
-POLL_SECONDS: Final = 2.0  # the kubelet itself takes up to a minute to bring a changed Secret
+MAX_KEYS: Final = 10_000
+
+# libyaml, where PyYAML has it, takes a tenth of the time: 0.3 s for the largest file.
+_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DUMPER: Final[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 class KeyEntry(StrictModel):
@@ -46,12 +38,47 @@ class KeyEntry(StrictModel):
     created: AwareDatetime
     expires: AwareDatetime | None = None
     tools: Annotated[list[ToolsetName] | None, Field(min_length=1)] = None  # toolsets that it may use; None for all
+    templates: Annotated[list[Name] | None, Field(min_length=1, max_length=100)] = None  # the default first; None: all
+    read_only: bool = False  # whether it may use only tools that change nothing
+
+    @property
+    def id(self) -> str:
+        """What names the key without giving it away."""
+        return key_id(self.hash).hex()
+
+    def is_valid(self, now: datetime) -> bool:
+        """Return whether it has not expired."""
+        return self.expires is None or now < self.expires
+
+    def caller(self) -> Caller:
+        """Return whom it stands for."""
+        tools = ALL if self.tools is None else expanded(self.tools)
+        templates = None if self.templates is None else tuple(self.templates)
+        return Caller(f"user:{self.user}", key_id(self.hash), tools, templates, self.read_only)
 
 
 class KeyFile(StrictModel):
-    """The file of keys."""
+    """All keys of a server."""
 
-    keys: Annotated[list[KeyEntry], Field(max_length=10_000)] = Field(default_factory=list)
+    keys: Annotated[list[KeyEntry], Field(max_length=MAX_KEYS)] = Field(default_factory=list)
+
+    def dump(self) -> bytes:
+        """Return it as it is stored."""
+        text = yaml.dump(self.model_dump(mode="json", exclude_defaults=True), Dumper=_DUMPER, sort_keys=False)
+        if len(text) > MAX_FILE:
+            step = "Revoke keys that have expired."
+            raise StartError(ErrorCode.INVALID_CONTENT, "There are too many keys for one file.", next_step=step)
+        return text.encode()
+
+    def without(self, revoked: Collection[str]) -> "KeyFile":
+        """Return the keys but for those of these ids."""
+        return KeyFile(keys=[entry for entry in self.keys if entry.id not in revoked])
+
+    def rotated(self, old: KeyEntry, new: KeyEntry, end: datetime) -> "KeyFile":
+        """Return the keys with a successor of one, which is valid until `end` at the most."""
+        expires = end if old.expires is None else min(end, old.expires)
+        ending = old.model_copy(update={"expires": expires})
+        return KeyFile(keys=[*(ending if entry.id == old.id else entry for entry in self.keys), new])
 
 
 def hash_key(key: str) -> str:
@@ -64,140 +91,27 @@ def key_id(stored: str) -> bytes:
     return bytes.fromhex(stored.removeprefix("sha256:"))[:KEY_ID_BYTES]
 
 
-def make_key(
-    *, user: str, name: str, days: int | None, now: datetime, tools: list[str] | None = None
-) -> tuple[str, KeyEntry]:
-    """Return a new key, which nothing keeps, and its entry: it expires after so many days, has those toolsets, or all.
+def make_key(*, user: str, name: str, days: int | None, now: datetime, **scopes: object) -> tuple[str, KeyEntry]:
+    """Return a new key, which nothing keeps, and its entry: it expires after so many days, if at all.
 
-    Raises pydantic.ValidationError: user or name is empty or too long, or a toolset is unknown.
+    `scopes` are the entry's `tools`, `templates` and `read_only`. Raises pydantic.ValidationError: a field is wrong.
     """
     key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
-    expires = now + timedelta(days=days) if days is not None else None
-    entry = {"name": name, "user": user, "hash": hash_key(key), "expires": expires, "tools": tools}
-    return key, KeyEntry.model_validate(entry | {"created": now.replace(microsecond=0)})
+    created = now.replace(microsecond=0)
+    expires = created + timedelta(days=days) if days is not None else None
+    entry = {"name": name, "user": user, "hash": hash_key(key), "created": created, "expires": expires}
+    return key, KeyEntry.model_validate(entry | scopes)
 
 
-def read_keys(path: Path) -> KeyFile:
-    """Return the keys of a file. Raises StartError: it can't be read or is no key file; says nothing of its content."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE + 1)
-    except OSError as error:
-        message = f"The key file {path} can't be read: {error.strerror}."
-        step = "Make it with: sandpod keys create --user NAME --file FILE"
-        raise StartError(ErrorCode.NOT_FOUND, message, next_step=step) from error
+def parse_keys(raw: bytes, what: str) -> KeyFile:
+    """Return the keys that a document holds. Raises StartError: it is none; says nothing of its content."""
     if len(raw) > MAX_FILE:
-        message = f"The key file {path} is too large."
-        raise StartError(ErrorCode.INVALID_CONTENT, message, next_step="Remove expired keys.")
+        step = "Remove expired keys."
+        raise StartError(ErrorCode.INVALID_CONTENT, f"{what} is too large for a key file.", next_step=step)
     try:
-        document = yaml.safe_load(raw)
+        document = yaml.load(raw, Loader=_LOADER)  # noqa: S506 - a safe one
         return KeyFile.model_validate({} if document is None else document)
     except Exception as error:
         # PyYAML raises what its constructors run into: ValueError for a day that is none, KeyError for `!!bool x`.
         step = "Each entry is what `sandpod keys create` prints."
-        raise StartError(ErrorCode.INVALID_CONTENT, f"{path} is not a key file.", next_step=step) from error
-
-
-class KeyVerifier(TokenVerifier):
-    """Verifies keys against a file, and reads the file again when it changes.
-
-    While there is no file, every caller is refused: a Secret may be created later, or removed. If the file becomes
-    invalid, that is logged and the previously loaded keys stay: a mistake in it must lock nobody out.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._path = path
-        self._stamp: tuple[int, ...] | None = ()  # no file's, so that the first reload reads it
-        self._entries: dict[bytes, KeyEntry] = {}  # by key id
-        self.reload()
-
-    def owner_of_key(self, wanted: bytes) -> str | None:
-        """Return whom the key of that id stands for; None when there is no such key, or not any more."""
-        entry = self._valid(wanted)
-        return None if entry is None else _owner(entry.user)
-
-    async def verify_token(self, token: str) -> AccessToken | None:
-        """Return who a key belongs to, or None."""
-        if len(token) > MAX_TOKEN:
-            return None
-        stored = hash_key(token)
-        entry = self._valid(key_id(stored))
-        if entry is None or entry.hash != stored:
-            return None
-        expires = int(entry.expires.timestamp()) if entry.expires is not None else None
-        # The token's place holds the hash: whatever logs an AccessToken must not log a key.
-        user, claims = entry.user, {TOOLS: entry.tools}
-        return AccessToken(token=entry.hash, client_id=user, scopes=[], subject=user, expires_at=expires, claims=claims)
-
-    def reload(self) -> None:
-        """Read the file again if it has changed; a file that is gone has no keys.
-
-        Raises StartError: it can't be read or is no key file. The keys stay as they were; the next call tries again.
-        """
-        stamp = self._read_stamp()
-        if stamp == self._stamp:
-            return
-        keys = read_keys(self._path).keys if stamp is not None else []
-        self._entries = {key_id(entry.hash): entry for entry in keys}
-        self._stamp = stamp
-        if stamp is None:
-            logger.warning("there is no key file %s: every caller is refused until there is one", self._path)
-        else:
-            logger.info("read %d keys from %s", len(keys), self._path)
-
-    def _valid(self, wanted: bytes) -> KeyEntry | None:
-        entry = self._entries.get(wanted)
-        if entry is None or (entry.expires is not None and entry.expires <= datetime.now(UTC)):
-            return None
-        return entry
-
-    def _read_stamp(self) -> tuple[int, ...] | None:
-        try:
-            stat = self._path.stat()
-        except FileNotFoundError:
-            return None
-        except OSError:
-            return 0, 0, 0  # it exists; reading it will say what is wrong
-        return stat.st_mtime_ns, stat.st_size, stat.st_ino
-
-
-@dataclass(frozen=True, slots=True)
-class Maker:
-    """Who makes a link: the owner, and the id of the API key that was used."""
-
-    owner: str
-    key_id: bytes
-
-
-def current_maker() -> Maker:
-    """Return the caller of the request that is being answered, with the key that it came with."""
-    token = get_access_token()
-    return Maker(owner_of(token), LOCAL_KEY_ID if token is None else key_id(token.token))
-
-
-def current_owner() -> str:
-    """Return the caller of the request that is being answered: the key's user, or the one local caller.
-
-    A server with keys answers 401 before any tool is reached, so no token here means a server without keys.
-    """
-    return owner_of(get_access_token())
-
-
-def owner_of(token: AccessToken | SdkToken | None) -> str:
-    """Return the owner that a checked token stands for."""
-    return LOCAL_OWNER if token is None else _owner(token.subject)
-
-
-def owner_in(scope: Scope) -> str | None:
-    """Return whose request it is, or None for one whose key will be refused, and for what is no request."""
-    if scope["type"] != "http":
-        return None
-    user = scope.get("user")
-    if user is None:
-        return LOCAL_OWNER
-    return owner_of(user.access_token) if isinstance(user, AuthenticatedUser) else None
-
-
-def _owner(user: str | None) -> str:
-    return f"user:{user}"
+        raise StartError(ErrorCode.INVALID_CONTENT, f"{what} is not a key file.", next_step=step) from error

@@ -28,7 +28,7 @@ from pydantic import Field, ValidationError
 from sandpod_api.fields import DAY
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.strict_model import StrictModel
-from sandpod_gateway.auth.api_keys import KEY_ID_BYTES, Maker
+from sandpod_gateway.auth.callers import KEY_ID_BYTES, TOKEN_KEY_ID, Caller
 from sandpod_gateway.errors import SandpodError
 
 POLL_SECONDS: Final = 30.0  # between two looks at the store
@@ -132,7 +132,7 @@ class Links:
         step = "Look for what else writes to their Secret."
         raise SandpodError(ErrorCode.BACKEND_ERROR, message, next_step=step)
 
-    def make(self, maker: Maker, method: Method, sandbox: str, path: str, *, seconds: int) -> tuple[str, int]:
+    def make(self, maker: Caller, method: Method, sandbox: str, path: str, *, seconds: int) -> tuple[str, int]:
         """Return a link that lives for so many seconds, from the first slash on, and its end, in seconds since 1970.
 
         The path is relative to the workspace; for all of it as an archive, the archive's format. Raises as `signing`.
@@ -143,16 +143,20 @@ class Links:
         where = f"archives/{of}.{path}" if method == "archive" else f"files/{of}/{quote(path, safe='/')}"
         return f"/{where}?token={token}", end
 
-    def owner(self, token: str, method: Method, sandbox: str, path: str) -> str | None:
-        """Return for whom a token acts that was made for exactly this; None when it is not valid, or not any more."""
+    def owner(self, token: str, method: Method, sandbox: str, path: str, holder: str | None = None) -> str | None:
+        """Return for whom a token acts that was made for exactly this; None when it is not valid, or not any more.
+
+        `holder` is whose the sandbox is. A maker who signed in elsewhere has no key that could be looked up.
+        """
         if _TOKEN.fullmatch(token) is None:
             return None
         key_id, end, maker_id = _CLAIMS.unpack(base64.urlsafe_b64decode(token + "=")[: _CLAIMS.size])
-        in_force, owner = _in_force(self._keys, int(self.clock())), self.owner_of_key(maker_id)
+        in_force = _in_force(self._keys, int(self.clock()))
+        owner = holder if maker_id == TOKEN_KEY_ID else self.owner_of_key(maker_id)
         key = next((key for key in in_force if key.id == key_id.hex()), None)
         if key is None or owner is None or self.clock() >= end:
             return None
-        expected = _sign(key, end, Maker(owner, maker_id), (method, sandbox, path))
+        expected = _sign(key, end, Caller(owner, maker_id), (method, sandbox, path))
         return owner if hmac.compare_digest(token, expected) else None
 
     def signing(self) -> LinkKey:
@@ -187,7 +191,7 @@ def _parse(content: bytes) -> tuple[LinkKey, ...]:
         raise SandpodError(ErrorCode.BACKEND_ERROR, message, next_step=step) from None
 
 
-def _sign(key: LinkKey, end: int, maker: Maker, what: tuple[Method, str, str]) -> str:
+def _sign(key: LinkKey, end: int, maker: Caller, what: tuple[Method, str, str]) -> str:
     claims = _CLAIMS.pack(bytes.fromhex(key.id), end, maker.key_id)
     # A JSON array of strings: no two different lists of parts read the same.
     message = json.dumps([_PURPOSE, claims.hex(), maker.owner, *what]).encode()

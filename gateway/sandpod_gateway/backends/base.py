@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Final, Literal, Protocol
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.auth.key_source import KeySource
 from sandpod_gateway.auth.links import SecretStore
 from sandpod_gateway.errors import SandpodError
 
@@ -169,6 +170,12 @@ class Backend(Protocol):
 
     def link_store(self) -> SecretStore | None:
         """Return where all gateways over these sandboxes keep what they sign links with; None when there is only one.
+
+        It works while the backend is started.
+        """
+
+    def key_source(self) -> KeySource | None:
+        """Return where all gateways over these sandboxes find callers' API keys; None when there is no such place.
 
         It works while the backend is started.
         """

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from sandpod_api.base import rfc3339
 from sandpod_gateway.api.results import Artifact, ArtifactContent, ArtifactList, ErrorCode, FileLink, WorkspaceLink
 from sandpod_gateway.api.run_results import RunOutput, RunResult
-from sandpod_gateway.auth.api_keys import current_maker
+from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.auth.links import Links, Method
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.paths import check_path, inside_workspace
@@ -63,7 +63,7 @@ class LinkMaker:
         return WorkspaceLink(**self._signed(base, "archive", record.name, form))
 
     def _signed(self, base: str, method: Method, sandbox: str, path: str, seconds: int | None = None) -> dict[str, str]:
-        link, end = self.links.make(current_maker(), method, sandbox, path, seconds=seconds or self.expires)
+        link, end = self.links.make(current_caller(), method, sandbox, path, seconds=seconds or self.expires)
         return {"sandbox": sandbox, "url": base + link, "expires_at": rfc3339(datetime.fromtimestamp(end, UTC))}
 
     def url(self, sandbox: str, path: str) -> str | None:

@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.api import messages
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.auth.api_keys import owner_in
+from sandpod_gateway.auth.current import owner_in
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.negotiation import JSON, negotiated, refused
 from sandpod_gateway.metrics import Metrics

@@ -45,6 +45,11 @@ _KEY_NEEDED: Final = SandpodError(
     next_step="Send it in a header, `Authorization: Bearer KEY` or `X-API-Key: KEY`. There is no sign-in: ask the "
     "administrator for a key.",
 )
+_SIGN_IN_NEEDED: Final = SandpodError(
+    ErrorCode.UNAUTHORIZED,
+    "You are not signed in, or not any more.",
+    next_step="Sign in with your client, or send an API key: `Authorization: Bearer KEY` or `X-API-Key: KEY`.",
+)
 _LOST: Final = SandpodError(
     ErrorCode.BACKEND_ERROR, "The session ended before its answer.", next_step="Initialize a new session."
 )
@@ -104,8 +109,11 @@ def _with_code(start: Message, text: bytes) -> Response:
     headers, status = Headers(raw=start["headers"]), HTTPStatus(start["status"])
     kept = {name: headers[name] for name in ("allow", "retry-after", "connection") if name in headers}
     if status == HTTPStatus.UNAUTHORIZED:
+        challenge = headers.get("www-authenticate", "")
+        if "resource_metadata=" in challenge:
+            return refused(_SIGN_IN_NEEDED, headers={**kept, "www-authenticate": challenge})
         # Without a key, the scheme alone; nothing leads clients into a sign-in that does not exist.
-        wrong = ' error="invalid_token"' if "error=" in headers.get("www-authenticate", "") else ""
+        wrong = ' error="invalid_token"' if "error=" in challenge else ""
         return refused(_KEY_NEEDED, headers={**kept, "www-authenticate": f"Bearer{wrong}"})
     sentence = text.decode(errors="replace")[:_MAX_TEXT].strip().rstrip(".") or status.phrase
     code, step = _KNOWN.get(status, (ErrorCode.INVALID_ARGUMENT, "Correct the request."))

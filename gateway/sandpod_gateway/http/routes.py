@@ -67,7 +67,8 @@ class FileRoutes:
         method: Method = "put" if request.method == "PUT" else "get"
         if path is None:
             method, path = "archive", next(form for form in _ARCHIVES if request.url.path.endswith(form))
-        owner = self.links.owner(request.query_params.get("token", ""), method, sandbox, path)
+        holder = await self.transfers.files.sandboxes.owner_of(sandbox)
+        owner = self.links.owner(request.query_params.get("token", ""), method, sandbox, path, holder)
         if owner is None:
             message, step = "This link is not valid, or not any more.", "Ask for a new one with create_link."
             return problem(SandpodError(ErrorCode.FORBIDDEN, message, next_step=step), headers=_SAFE_HEADERS)

@@ -23,6 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import TOOLS, expanded
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.http.attempts import Attempts
 from sandpod_gateway.http.limits import BoundedBodies, OpenSessions, Requests, SessionLimit
 from sandpod_gateway.http.negotiation import coded, problem, refused
 
@@ -48,8 +49,10 @@ class Transports:
         origins: list[str] | None,
         sessions: OpenSessions,
         requests: Requests,
+        attempts: Attempts,
         allow_query_key: bool,
     ) -> None:
+        self._attempts = attempts
         self._allow_query_key = allow_query_key
         guards: dict[str, Any] = {"host_origin_protection": True, "allowed_hosts": hosts, "allowed_origins": origins}
         self._streamable = mcp.http_app(
@@ -84,7 +87,9 @@ class Transports:
         served = _resolved(scope, allow_query_key=self._allow_query_key)
         if isinstance(served, Response):
             await served(scope, receive, send)
-        elif served["path"] == MCP_PATH:
+            return
+        send = self._attempts.slowed(served, send)
+        if served["path"] == MCP_PATH:
             await coded(self._streamable, served, receive, send)
         elif served["path"] == SSE_PATH:  # an endless answer, and a session
             await coded(self._sse, served, receive, self._with_query(scope, served, send))

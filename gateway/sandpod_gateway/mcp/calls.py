@@ -14,15 +14,15 @@ from typing import Any, Final
 
 from fastmcp.exceptions import ResourceError, ValidationError
 from fastmcp.resources.template import ResourceTemplate
-from fastmcp.server.dependencies import get_access_token, get_http_request
+from fastmcp.server.dependencies import get_http_request
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools.base import Tool
 from mcp_types import CallToolRequestParams, ReadResourceRequestParams
 from pydantic import ValidationError as PydanticError
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.api.toolsets import ALL, TOOLS, Toolset, expanded
-from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.api.toolsets import TOOLS, Toolset, expanded
+from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp.tool_results import refuse
 from sandpod_gateway.mcp.toolbox import SetTool
@@ -71,13 +71,14 @@ class CallMiddleware(Middleware):
         self._calls: Counter[str] = Counter()
 
     async def on_list_tools(self, context: Listing, call_next: CallNext[Any, Sequence[Tool]]) -> Sequence[Tool]:
-        """Leave out the tools of other sets."""
-        chosen = chosen_toolsets(self._server)
-        return [tool for tool in await call_next(context) if _toolset(tool) in {None, *chosen}]
+        """Leave out the tools of other sets, and for a read-only key all that change something."""
+        chosen, read_only = chosen_toolsets(self._server), current_caller().read_only
+        tools = [tool for tool in await call_next(context) if _toolset(tool) in {None, *chosen}]
+        return [tool for tool in tools if _only_reads(tool)] if read_only else tools
 
     async def on_call_tool(self, context: Call, call_next: CallNext[CallToolRequestParams, Any]) -> Any:
         """Pass the call on; a refusal becomes a result."""
-        owner = current_owner()
+        owner = current_caller().owner
         if self._calls[owner] >= self._per_owner:
             message = f"You have {self._per_owner} calls in progress, the most for one caller."
             error = SandpodError(ErrorCode.RATE_LIMITED, message, next_step="Wait for some of them to end.")
@@ -96,11 +97,14 @@ class CallMiddleware(Middleware):
             self._calls -= Counter([owner])  # keeps no zeros
 
     async def _prepare(self, context: Call) -> dict[str, Any]:
-        """Correct a call's arguments; return what its tool takes. Raises forbidden, for the tools of other sets."""
+        """Correct a call's arguments; return what its tool takes. Raises forbidden, for what the caller may not use."""
         server, name = context.fastmcp_context, context.message.name
         tool = await server.fastmcp.get_tool(name) if server is not None else None
         if (toolset := _toolset(tool)) not in {None, *chosen_toolsets(self._server)}:
             raise self._off(f"The tool {name}", str(toolset))
+        if tool is not None and current_caller().read_only and not _only_reads(tool):
+            message, step = f"Your key is read-only, and {name} changes something.", "Use what is listed."
+            raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
         schema = tool.parameters if tool is not None else {}
         if context.message.arguments:
             _clarify(context.message.arguments, schema.get("properties", {}))
@@ -120,7 +124,7 @@ class CallMiddleware(Middleware):
 
     def _off(self, what: str, toolset: str) -> SandpodError:
         way = "ask the administrator for it"
-        if toolset in self._server & _of_key():
+        if toolset in self._server & current_caller().tools:
             way = f"connect to an address that has {TOOLS}=core,{toolset}"
         message, step = f"{what} is off: its toolset is {toolset!r}.", f"Use what is listed, or {way}."
         return SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
@@ -128,7 +132,7 @@ class CallMiddleware(Middleware):
 
 def chosen_toolsets(server: frozenset[str]) -> frozenset[str]:
     """Return the sets that this request may use: those that server, key and address all choose."""
-    chosen = server & _of_key()
+    chosen = server & current_caller().tools
     try:
         texts = get_http_request().query_params.getlist(TOOLS)
     except RuntimeError:  # standard input and output
@@ -146,10 +150,8 @@ def _toolset(tool: Tool | None) -> str | None:
     return tool.toolset if isinstance(tool, SetTool) else None
 
 
-def _of_key() -> frozenset[str]:
-    token = get_access_token()
-    names = token.claims.get(TOOLS) if token is not None else None
-    return ALL if names is None else expanded(names)
+def _only_reads(tool: Tool) -> bool:
+    return tool.annotations is not None and tool.annotations.read_only_hint is True
 
 
 def _clarify(given: dict[str, Any], takes: dict[str, Any]) -> None:

@@ -6,10 +6,10 @@ from typing import Final
 
 from fastmcp import FastMCP
 from fastmcp.resources import ResourceContent, ResourceResult
-from fastmcp.server.auth import TokenVerifier
+from fastmcp.server.auth import AuthProvider
 
 from sandpod_gateway.api.toolsets import ALL
-from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.auth.current import current_owner
 from sandpod_gateway.content import json_size
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.service import Files
@@ -63,7 +63,7 @@ def create_mcp(
     parts: Parts,
     *,
     version: str,
-    auth: TokenVerifier | None,
+    auth: AuthProvider | None,
     compat: CompatSettings,
     max_calls: int,
     toolsets: frozenset[str],

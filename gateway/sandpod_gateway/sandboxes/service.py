@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import anyio
@@ -18,6 +18,7 @@ import anyio
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import Reason
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.backends.base import Backend, ClaimRequest, SandboxRecord, TemplateInfo
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.metrics import Metrics
@@ -78,7 +79,7 @@ class Sandboxes:
 
     async def _named(self, owner: str, session: str) -> SandboxRecord | None:
         """Return the owner's sandbox of that name: one that can be used, or else the latest one."""
-        named = [record for record in await self._backend.list(owner) if record.session == session]
+        named = [record for record in await self.list(owner) if record.session == session]
         return next((record for record in named if record.status in _USABLE), named[-1] if named else None)
 
     async def _default(self, owner: str, *, make: bool) -> SandboxRecord:
@@ -95,33 +96,46 @@ class Sandboxes:
         return made
 
     async def create(self, request: ClaimRequest) -> SandboxRecord:
-        """Claim a sandbox. Raises the backend's refusal."""
+        """Claim a sandbox. Raises the backend's refusal, or forbidden where the caller's key has other templates."""
+        if (allowed := current_caller().templates) is not None:
+            request = replace(request, template=request.template or allowed[0])
+            if request.template not in allowed:
+                message, step = f"Your key has no template {request.template}.", f"Use {' or '.join(allowed)}."
+                raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
         start = time.perf_counter()
         try:
             record = await self._backend.claim(request)
         except BaseException:
             self._metrics.claims.labels("failed").inc()
             raise
+        if not _may_use(record.template):  # the session's sandbox was there already
+            message = f"Your sandbox of that name has template {record.template}, which your key may not use."
+            step = "Call create_sandbox with another name, and use its handle."
+            raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
         self._metrics.claims.labels("ok").inc()
         self._metrics.claim_seconds.observe(time.perf_counter() - start)
         return record
 
     async def list(self, owner: str) -> list[SandboxRecord]:
         """Return the caller's sandboxes, oldest first."""
-        return await self._backend.list(owner)
+        return [record for record in await self._backend.list(owner) if _may_use(record.template)]
 
     async def templates(self) -> tuple[TemplateInfo, ...]:
         """Return the templates that claims may name. Raises backend_unavailable."""
-        return await self._backend.templates()
+        return tuple(template for template in await self._backend.templates() if _may_use(template.name))
 
     async def keep_busy(self, name: str, seconds: float) -> None:
         """Record that a background run may go on for so many seconds. Raises backend_unavailable."""
         await self._backend.keep_busy(name, seconds)
 
+    async def owner_of(self, name: str) -> str | None:
+        """Return whose a sandbox is, which no caller may learn; None when there is none of that name."""
+        return record.owner if (record := await self._backend.get(name)) is not None else None
+
     async def find(self, owner: str, handle: str) -> SandboxRecord:
         """Return the caller's sandbox of that handle or name, even one that has ended. Raises session_not_found."""
         record = await self._backend.get(handle)
-        if record is None or record.owner != owner:
+        if record is None or record.owner != owner or not _may_use(record.template):
             record = await self._named(owner, handle)
         if record is None:
             step = "Call list_sandboxes, or leave `sandbox` out to use your default one."
@@ -248,6 +262,11 @@ class Sandboxes:
         """Close all connections."""
         for name in list(self._slots):
             await self._disconnect(name)
+
+
+def _may_use(template: str) -> bool:
+    allowed = current_caller().templates
+    return allowed is None or template in allowed
 
 
 def _unusable(record: SandboxRecord) -> SandpodError:

@@ -56,7 +56,7 @@ class History:
         """
         while True:
             with contextlib.suppress(UnreachableError):
-                async for event in api.client.watch(RESOURCES[plural], api.namespace, "", version, silence=300):
+                async for event in api.client.watch(RESOURCES[plural], api.namespace, {}, version, silence=300):
                     if event["type"] == "ERROR":
                         raise RefusedError(int(event["object"].get("code", 0)), message="the history has a gap")
                     version = event["object"]["metadata"]["resourceVersion"]

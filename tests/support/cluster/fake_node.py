@@ -57,7 +57,7 @@ class FakeNode:
 
     def _changes(self, version: str) -> AsyncIterator[Json]:
         client, namespace = self._pods.client, self._pods.namespace
-        return client.watch(PODS, namespace, names.LABEL_SANDBOX, version, silence=300)
+        return client.watch(PODS, namespace, {"labelSelector": names.LABEL_SANDBOX}, version, silence=300)
 
     def _take(self, pod: Json) -> None:
         meta = pod["metadata"]

@@ -28,6 +28,7 @@ _GROUPS: Final = {
     "sandboxes": _OWN,
     "sandboxpools": _OWN,
     "sandboxtemplates": _OWN,
+    "secrets": _CORE,
     "services": _CORE,
 }
 

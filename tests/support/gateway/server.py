@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from sandpod_gateway import cli
 from sandpod_gateway.app import Gateway
+from sandpod_gateway.cli import serve
 from sandpod_gateway.http import connections
 from sandpod_gateway.settings import Settings
 from support.gateway.peers import until
@@ -14,9 +14,9 @@ from support.gateway.peers import until
 @asynccontextmanager
 async def listening(gateway: Gateway, settings: Settings) -> AsyncIterator[str]:
     """Serve a gateway as `sandpod serve` does; gives its address."""
-    with cli._listen("127.0.0.1", 0, flag="--port") as listener:
+    with serve._listen("127.0.0.1", 0, flag="--port") as listener:
         # One that takes no signals: they are for pytest.
-        server = connections._Server(cli._uvicorn(gateway, settings).config)
+        server = connections._Server(serve._uvicorn(gateway, settings).config)
         async with gateway.running():
             task = asyncio.create_task(server.serve(sockets=[listener]))
             await until(lambda: server.started or task.done())

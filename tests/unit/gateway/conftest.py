@@ -6,7 +6,7 @@ from fastmcp import Client
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.auth import api_keys as auth
+from sandpod_gateway.auth.callers import LOCAL
 from sandpod_gateway.settings import Settings
 from support.gateway.fake_gateway import Caller, Place
 from support.gateway.made_once import made_once
@@ -24,7 +24,7 @@ async def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """In the protocol's newer era; `ERAS` marks tests for both."""
     backend = FakeBackend()
     gateway = Gateway(Settings(), backend)
-    current = [auth.LOCAL_OWNER]
+    current = [LOCAL.owner]
     for module in ("runs", "sandboxes", "files"):
         monkeypatch.setattr(f"sandpod_gateway.mcp.tools.{module}.current_owner", lambda: current[0])
 

@@ -10,8 +10,8 @@ The gateway's settings file: `gateway.config` and what follows from other values
   "kubernetes" (dict
     "namespace" (include "sandpod.sandboxes.namespace" .)
     "link_secret" (printf "%s/%s" .Release.Namespace (include "sandpod.gateway.links" .))
+    "keys_secret" (printf "%s/%s" .Release.Namespace (include "sandpod.gateway.keys" .))
     "default_template" .Values.sandboxes.defaultTemplate)
-  "auth" (dict "keys_file" "/etc/sandpod/keys/keys.yaml")
   "packages" (dict "cache_dir" "/tmp/packages")
 -}}
 {{- if .Values.tls.secretName -}}

@@ -23,7 +23,8 @@ from sandpod_gateway.backends.kubernetes.cache.records import template_info, to_
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore, SandboxWatch
 from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
 from sandpod_gateway.backends.kubernetes.claims.readiness import Background
-from sandpod_gateway.backends.kubernetes.cluster import Cluster, KubernetesSecret, start_error, translated
+from sandpod_gateway.backends.kubernetes.cluster import Cluster, start_error, translated
+from sandpod_gateway.backends.kubernetes.secrets import KeySecret, LinkSecret
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.streams.exec_stream import ExecStream, open_exec
 from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
@@ -106,10 +107,15 @@ class KubernetesBackend:
             page = await self._open.cluster.list_page(names.TEMPLATES, {"limit": str(MAX_TEMPLATES)})
         return tuple(filter(None, map(template_info, page.get("items", []))))
 
-    def link_store(self) -> KubernetesSecret | None:
+    def link_store(self) -> LinkSecret | None:
         """Return the Secret of the settings; None when they name none."""
         secret = self._settings.link_secret
-        return None if secret is None else KubernetesSecret(lambda: self._open.cluster, secret)
+        return None if secret is None else LinkSecret(lambda: self._open.cluster, secret)
+
+    def key_source(self) -> KeySecret | None:
+        """Return the Secret of the settings; None when they name none."""
+        secret = self._settings.keys_secret
+        return None if secret is None else KeySecret(lambda: self._open.cluster, secret)
 
     def warm(self) -> dict[str, int]:
         """Return how many Ready sandboxes wait for a claim, by template."""

@@ -1,34 +1,30 @@
-"""The gateway's view of the Kubernetes API: one namespace's objects, the address of an exec, a Secret for link keys.
+"""The gateway's view of the Kubernetes API: one namespace's objects, and the address of an exec.
 
 What a caller learns of a failed call is a coded error, and nothing of the cluster's inside; the administrator who
 starts the gateway learns what is missing.
 """
 
 import asyncio
-import base64
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, Final, Self
 
 from sandpod_api import names
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.auth.links import Stored
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError, StartError
 from sandpod_kube.client import KubeClient
 from sandpod_kube.configuration import load
-from sandpod_kube.errors import ClusterError, ConfigError, ConflictError, NotFoundError, RefusedError
-from sandpod_kube.resources import PODS, SANDBOXES, SECRETS, TEMPLATES
+from sandpod_kube.errors import ClusterError, ConfigError, NotFoundError, RefusedError
+from sandpod_kube.resources import PODS, SANDBOXES, TEMPLATES
 
 logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT: Final = 15.0
 """Seconds for one request. Claims take milliseconds; what takes longer than this is not going to answer."""
 _RESOURCES: Final = {resource.plural: resource for resource in (SANDBOXES, TEMPLATES, PODS)}
-KEY: Final = "keys.json"
-"""What the content is called in the Secret of link keys."""
 RIGHTS: Final = (
     *((verb, names.SANDBOXES, "") for verb in ("get", "list", "watch", "create", "patch", "delete")),
     *((verb, names.TEMPLATES, "") for verb in ("get", "list")),
@@ -137,38 +133,6 @@ class Cluster:
             "server_hostname": access.server_hostname,
             "proxy": access.proxy,
         }
-
-
-class KubernetesSecret:
-    """A Secret (namespace/name) of a cluster, once there is one; implements `links.SecretStore`.
-
-    Whoever installs the gateway makes it, without content: the gateway may read and patch this one, by name, and can't
-    create any.
-    """
-
-    def __init__(self, cluster: Callable[[], Cluster], reference: str) -> None:
-        self._cluster = cluster
-        self._namespace, _, self._name = reference.partition("/")
-
-    async def read(self) -> Stored | None:
-        """Return what is there; None when there is no such Secret."""
-        with translated("the keys of links were read"):
-            try:
-                secret = await self._cluster().client.get(SECRETS, self._namespace, self._name)
-            except NotFoundError:
-                return None
-        encoded = (secret.get("data") or {}).get(KEY, "")
-        return Stored(base64.b64decode(encoded), str(secret["metadata"]["resourceVersion"]))
-
-    async def replace(self, content: bytes, version: str) -> bool:
-        """Write, unless it is not that version any more."""
-        body = {"metadata": {"resourceVersion": version}, "data": {KEY: base64.b64encode(content).decode()}}
-        with translated("the keys of links were written"):
-            try:
-                await self._cluster().client.patch(SECRETS, self._namespace, self._name, body)
-            except ConflictError:
-                return False
-        return True
 
 
 @contextmanager

@@ -23,6 +23,9 @@ class KubernetesSettings(StrictModel):
     link_secret: Annotated[str | None, Field(pattern=r"^[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}$")] = None
     """Secret (namespace/name) with what links are signed with, for all gateways of the namespace; it must be there, and
     the gateway fills it. Unset: links work at the gateway that made them, until it ends."""
+    keys_secret: Annotated[str | None, Field(pattern=r"^[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}$")] = None
+    """Secret (namespace/name) with callers' API keys, in its entry keys.yaml. It is watched: a change takes effect at
+    once, at all gateways. Use this or auth.keys_file."""
     default_template: Name = "default"
     """SandboxTemplate of callers that name none; the chart's own template has this name."""
     cold_start: bool = True

@@ -130,6 +130,9 @@ class InProcessBackend:
         known = [*self._ended.values(), *self._live.values()]
         return sorted((r for r in known if r.owner == owner), key=lambda r: r.created)
 
+    def key_source(self) -> None:
+        """Return None: keys are in a file."""
+
     def link_store(self) -> None:
         """Return None: no other gateway has these sandboxes."""
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from sandpod_api.names import WORKSPACE
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language, Outcome, RunResult
-from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.auth.current import current_owner
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.content import Picture
 from sandpod_gateway.errors import SandpodError

@@ -15,7 +15,7 @@ from mcp_types import TextContent
 from sandpod_api.names import WORKSPACE
 from sandpod_gateway.api.results import ErrorCode, Installation
 from sandpod_gateway.api.run_results import Language, RunResult
-from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.auth.current import current_owner
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.content import Answer, Picture
 from sandpod_gateway.errors import SandpodError

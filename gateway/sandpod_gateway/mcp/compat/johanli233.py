@@ -14,7 +14,7 @@ from cachetools import LRUCache
 from sandpod_api.names import WORKSPACE
 from sandpod_gateway.api.results import ErrorCode, Installation
 from sandpod_gateway.api.run_results import Language, Outcome, RunResult
-from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.auth.current import current_owner
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp.compat.common import READ, System, as_result, in_workspace, refusal, tool

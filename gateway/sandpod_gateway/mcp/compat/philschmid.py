@@ -11,7 +11,7 @@ from pydantic import Field
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language, RunResult
-from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.auth.current import current_owner
 from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp.compat.common import System, as_result, sentence, tool

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from sandpod_api.fields import DAY
 from sandpod_gateway.api import results
-from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.auth.current import current_owner
 from sandpod_gateway.content import Answer, decode_base64
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.links import LinkMaker

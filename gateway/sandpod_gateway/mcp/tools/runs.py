@@ -6,7 +6,7 @@ from fastmcp.server.dependencies import get_context
 from pydantic import Field
 
 from sandpod_gateway.api import results, run_results
-from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.auth.current import current_owner
 from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.content import Answer
 from sandpod_gateway.errors import SandpodError

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 from sandpod_api.base import rfc3339
 from sandpod_api.names import NETWORK_NONE, is_dns_label
 from sandpod_gateway.api.results import Closed, ErrorCode, SandboxInfo, SandboxList
-from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.auth.current import current_owner
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord, WorkspaceRequest
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import check_text

@@ -19,7 +19,9 @@ import yaml
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth import links as links_module
-from sandpod_gateway.auth.api_keys import LOCAL_KEY_ID, LOCAL_OWNER, KeyEntry, Maker, key_id, make_key
+from sandpod_gateway.auth.api_keys import KeyEntry, key_id, make_key
+from sandpod_gateway.auth.callers import LOCAL, LOCAL_KEY_ID, Caller
+from sandpod_gateway.auth.key_file import read_keys
 from sandpod_gateway.auth.links import LinkKey, Method
 from sandpod_gateway.settings import AuthSettings, Settings
 from support.gateway.peers import ENVELOPE, HEADERS
@@ -110,7 +112,7 @@ def json_web_token(algorithm: str, secret: bytes, method: Method, sandbox: str, 
 WHAT: dict[Method, str] = {"get": PATH, "put": PATH, "archive": "tar.gz"}
 
 
-def signed(key: LinkKey, maker: Maker, sandbox: str) -> dict[Method, str]:
+def signed(key: LinkKey, maker: Caller, sandbox: str) -> dict[Method, str]:
     """Return tokens of the server's own form."""
     return {method: links_module._sign(key, END, maker, (method, sandbox, path)) for method, path in WHAT.items()}
 
@@ -149,8 +151,8 @@ async def test_token_of_todays_form_signed_with_what_is_known_opens_nothing(
     tmp_path: Path, users: tuple[str, ...]
 ) -> None:
     async with attacked(tmp_path, *users) as victim:
-        makers = [Maker(LOCAL_OWNER, LOCAL_KEY_ID), Maker("user:alice", LOCAL_KEY_ID)]
-        makers += [Maker("user:alice", key_id(entry.hash)) for entry in victim.entries]
+        makers = [LOCAL, Caller("user:alice", LOCAL_KEY_ID)]
+        makers += [Caller("user:alice", key_id(entry.hash)) for entry in victim.entries]
         ids = (victim.gateway._links.signing().id, "00000000")
         for secret, name, maker in itertools.product(known(victim), ids, makers):
             key = LinkKey.model_construct(id=name, secret=secret.hex(), created=0)
@@ -160,10 +162,10 @@ async def test_token_of_todays_form_signed_with_what_is_known_opens_nothing(
 async def test_link_made_by_one_caller_to_anothers_sandbox_opens_nothing(tmp_path: Path) -> None:
     """Also with the true secret: the sandbox's owner is compared with the maker."""
     async with attacked(tmp_path, "alice", "bob") as victim:
-        alice, bob = (Maker(f"user:{entry.user}", key_id(entry.hash)) for entry in victim.entries)
+        alice, bob = (Caller(f"user:{entry.user}", key_id(entry.hash)) for entry in victim.entries)
         key = victim.gateway._links.signing()
         assert await victim.try_all(signed(key, bob, victim.sandbox)) == [404] * 4
-        assert await victim.try_all(signed(key, Maker("user:alice", bob.key_id), victim.sandbox)) == [403] * 4
+        assert await victim.try_all(signed(key, Caller("user:alice", bob.key_id), victim.sandbox)) == [403] * 4
         own = signed(key, alice, victim.sandbox)["get"]
         assert (await victim.http.get(f"/files/{victim.sandbox}/{PATH}", params={"token": own})).text == "mine"
 
@@ -183,11 +185,11 @@ async def test_link_ends_with_its_makers_key_and_not_with_another_key_that_comes
             ([], 403),
         ):
             write_keys(victim.path, *entries)
-            verifier.reload()
+            verifier.use(read_keys(victim.path))
             assert (await victim.http.get(url)).status_code == status
 
 
 async def test_server_with_keys_takes_no_link_of_a_caller_without_one(tmp_path: Path) -> None:
     async with attacked(tmp_path, "alice") as victim:
-        forged = signed(victim.gateway._links.signing(), Maker(LOCAL_OWNER, LOCAL_KEY_ID), victim.sandbox)
+        forged = signed(victim.gateway._links.signing(), LOCAL, victim.sandbox)
         assert await victim.try_all(forged) == [403] * 4

@@ -9,16 +9,15 @@ import pytest
 
 from sandpod_api.fields import DAY
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.auth.api_keys import LOCAL_KEY_ID, LOCAL_OWNER, Maker
+from sandpod_gateway.auth.callers import LOCAL, LOCAL_KEY_ID
 from sandpod_gateway.auth.links import LEAD, ROTATE, Links, MemoryStore, SecretStore, Stored, renewed
 from sandpod_gateway.backends.kubernetes.backend import KubernetesBackend
-from sandpod_gateway.backends.kubernetes.cluster import KEY
+from sandpod_gateway.backends.kubernetes.secrets import LINKS_ENTRY
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError
 from support.servers.kube_server import KubeServer, serve
 
-LOCAL = Maker(LOCAL_OWNER, LOCAL_KEY_ID)
-OWNERS = {LOCAL_KEY_ID: LOCAL_OWNER}
+OWNERS = {LOCAL_KEY_ID: LOCAL.owner}
 
 
 class Clock:
@@ -45,7 +44,7 @@ def token_of(links: Links, seconds: int = DAY) -> str:
 
 
 def takes(links: Links, token: str) -> bool:
-    return links.owner(token, "get", "a", "b") == LOCAL_OWNER
+    return links.owner(token, "get", "a", "b") == LOCAL.owner
 
 
 async def test_secret_is_random_and_nothing_but_random(clock: Clock) -> None:
@@ -187,7 +186,7 @@ async def test_empty_secret_of_the_cluster_is_filled_once(
     first, second = await gateway(store, clock), await gateway(store, clock)
     assert takes(second, token_of(first))
     assert kube.secrets["links"]["metadata"]["resourceVersion"] == "2"
-    assert len(json.loads(base64.b64decode(kube.secrets["links"]["data"][KEY]))["keys"]) == 1
+    assert len(json.loads(base64.b64decode(kube.secrets["links"]["data"][LINKS_ENTRY]))["keys"]) == 1
 
 
 async def test_secret_that_another_changed_meanwhile_is_not_written(

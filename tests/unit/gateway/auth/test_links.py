@@ -14,14 +14,14 @@ from fastmcp import Client
 from fakes.backend import FakeBackend
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.auth.api_keys import Maker
+from sandpod_gateway.auth.callers import Caller
 from sandpod_gateway.auth.links import Links, MemoryStore
 from sandpod_gateway.http.routes import parse_range
 from sandpod_gateway.settings import LinkSettings, Settings
 
 BASE = "http://sandpod.test"
-ALICE = Maker("user:alice", b"a" * 8)
-BOB = Maker("user:bob", b"b" * 8)
+ALICE = Caller("user:alice", b"a" * 8)
+BOB = Caller("user:bob", b"b" * 8)
 
 
 class Place:

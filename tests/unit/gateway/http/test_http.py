@@ -10,9 +10,9 @@ import httpx2
 import pytest
 
 from fakes.backend import FakeBackend
-from sandpod_gateway import cli
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
+from sandpod_gateway.cli import serve
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http import connections, routes
 from sandpod_gateway.settings import AuthSettings, Settings
@@ -102,7 +102,7 @@ async def test_health_of_a_server_with_keys_answers_whatever_the_host(keyed: tup
 
 async def test_metrics_of_a_server_with_keys_are_on_a_port_of_their_own(keyed: tuple[Settings, str]) -> None:
     gateway = Gateway(keyed[0], FakeBackend())
-    with cli._listen("127.0.0.1", 0, flag="--metrics-port") as listener:
+    with serve._listen("127.0.0.1", 0, flag="--metrics-port") as listener:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
         async with (
             gateway.running(),

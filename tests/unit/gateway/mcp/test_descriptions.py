@@ -11,7 +11,7 @@ import pytest
 from mcp_types import Tool
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.auth import api_keys as auth
+from sandpod_gateway.auth.callers import LOCAL
 from sandpod_gateway.files.service import MAX_READ
 from sandpod_gateway.mcp.server import INSTRUCTIONS
 from sandpod_gateway.mcp.tools.sandboxes import MAX_NAME
@@ -53,7 +53,7 @@ READING: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 async def caller(place: Place) -> Any:
-    async with place.connect(auth.LOCAL_OWNER) as connected:
+    async with place.connect(LOCAL.owner) as connected:
         yield connected
 
 
@@ -200,7 +200,7 @@ async def test_a_tool_that_says_it_only_reads_changes_nothing(caller: Caller, pl
     assert reading == READING.keys()
     for tool, arguments in READING.items():
         await caller.call(tool, **arguments)
-    assert await place.backend.list(auth.LOCAL_OWNER) == [], "looking makes no sandbox"
+    assert await place.backend.list(LOCAL.owner) == [], "looking makes no sandbox"
     sandbox = (await caller.call("write_file", path="d/a.txt", text="kept"))["sandbox"]
     run = (await caller.python("print(1)")).run_id
     before = await everything(caller)

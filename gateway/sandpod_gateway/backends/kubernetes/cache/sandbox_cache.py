@@ -227,7 +227,9 @@ class SandboxWatch:
     async def _watch(self) -> bool:
         """Follow one watch to its end. Return whether anything came: where nothing did, there is no reason to hurry."""
         came = False
-        watch = self.client.watch(SANDBOXES, self.namespace, SELECTOR, self._version, silence=self.silence)
+        watch = self.client.watch(
+            SANDBOXES, self.namespace, {"labelSelector": SELECTOR}, self._version, silence=self.silence
+        )
         async with contextlib.aclosing(watch):
             async for event in watch:
                 self._take(event)

@@ -12,7 +12,7 @@ from sandpod_api.conditions import Reason
 from sandpod_api.names import ANNOTATION_LAST_ACTIVITY
 from sandpod_api.types import Sandbox, SandboxTemplate
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.auth import api_keys as auth
+from sandpod_gateway.auth.callers import LOCAL
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord, WorkspaceRequest
 from sandpod_gateway.backends.kubernetes.cache import records
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
@@ -32,7 +32,7 @@ LIMIT = 60.0
 
 @pytest.fixture
 async def alice(place: Place) -> AsyncIterator[Caller]:
-    async with place.connect(auth.LOCAL_OWNER) as caller:
+    async with place.connect(LOCAL.owner) as caller:
         yield caller
 
 
@@ -294,7 +294,7 @@ def test_record_tells_when_the_sandbox_was_resumed_and_what_stays() -> None:
 async def test_sandbox_tells_its_template_image_network_and_whether_its_files_stay(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = body("s", claim=held_by(auth.LOCAL_OWNER, "mine"))
+    made = body("s", claim=held_by(LOCAL.owner, "mine"))
     made["spec"] |= {"templateRef": {"name": "big"}, "network": "web", "workspace": {"persistent": True}}
     made["status"] |= {"image": "own/image:1", "network": "web"}
     sandbox = Sandbox.model_validate(made)
@@ -305,7 +305,7 @@ async def test_sandbox_tells_its_template_image_network_and_whether_its_files_st
         return record
 
     monkeypatch.setattr(place.backend, "get", get)
-    async with place.connect(auth.LOCAL_OWNER) as caller:
+    async with place.connect(LOCAL.owner) as caller:
         told = await caller.call("get_sandbox", sandbox="s")
     assert (told["sandbox"], told["name"], told["template"]) == ("s", "mine", "big")
     assert (told["image"], told["network"], told["persistent"]) == ("own/image:1", "web", True)

@@ -140,10 +140,10 @@ class Script:
         return page
 
     async def watch(
-        self, resource: Resource, namespace: str, selector: str, resource_version: str, *, silence: float
+        self, resource: Resource, namespace: str, query: dict[str, str], resource_version: str, *, silence: float
     ) -> AsyncGenerator[Json, None]:
         assert (resource.plural, namespace, silence) == ("sandboxes", "tests", 70)
-        assert selector == "app.kubernetes.io/managed-by=sandpod"
+        assert query == {"labelSelector": "app.kubernetes.io/managed-by=sandpod"}
         self.asked.append(f"watch {resource_version}")
         if not self.watches:
             self.silent.set()

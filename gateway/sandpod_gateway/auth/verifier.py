@@ -1,0 +1,90 @@
+"""Checks the credential of each request."""
+
+import hmac
+import logging
+from datetime import UTC, datetime
+from typing import Final
+
+from fastmcp.server.auth import AccessToken, AuthProvider, RemoteAuthProvider, TokenVerifier
+from pydantic import AnyHttpUrl
+
+from sandpod_gateway.auth.api_keys import KeyEntry, KeyFile, hash_key, key_id
+from sandpod_gateway.auth.current import CallerToken
+from sandpod_gateway.auth.oidc import OidcSettings, OidcVerifier
+
+logger = logging.getLogger(__name__)
+
+MAX_KEY: Final = 256  # characters; longer ones are not hashed
+RESOURCE_PATH: Final = "/mcp"  # of the server, which tokens are for
+_JWT_DOTS: Final = 2
+
+
+class Keys:
+    """The API keys that are accepted now. Without any, every caller is refused."""
+
+    def __init__(self) -> None:
+        self._entries: dict[bytes, KeyEntry] = {}  # by key id
+
+    def use(self, keys: KeyFile) -> None:
+        """Accept these keys from now on, and no others."""
+        self._entries = {key_id(entry.hash): entry for entry in keys.keys}
+        if self._entries:
+            logger.info("%d API keys are in use", len(self._entries))
+        else:
+            logger.warning("there are no API keys: every caller is refused")
+
+    def owner_of_key(self, wanted: bytes) -> str | None:
+        """Return whom the key of that id stands for; None when there is no such key, or not any more."""
+        entry = self._valid(wanted)
+        return None if entry is None else entry.caller().owner
+
+    def verify(self, token: str) -> CallerToken | None:
+        """Return who a key belongs to, or None."""
+        if len(token) > MAX_KEY:
+            return None
+        stored = hash_key(token)
+        entry = self._valid(key_id(stored))
+        if entry is None or not hmac.compare_digest(entry.hash, stored):
+            return None
+        return CallerToken(
+            token=entry.hash,
+            client_id=entry.user,
+            subject=entry.user,
+            scopes=[],
+            expires_at=None if entry.expires is None else int(entry.expires.timestamp()),
+            caller=entry.caller(),
+        )
+
+    def _valid(self, wanted: bytes) -> KeyEntry | None:
+        entry = self._entries.get(wanted)
+        return entry if entry is not None and entry.is_valid(datetime.now(UTC)) else None
+
+
+class Verifier(TokenVerifier):
+    """Checks what a request comes with: an API key, or a token of the provider where users sign in."""
+
+    def __init__(self, keys: Keys, tokens: OidcVerifier | None) -> None:
+        super().__init__(required_scopes=[])
+        self._keys = keys
+        self._tokens = tokens
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        """Return who calls, or None."""
+        found = self._keys.verify(token)
+        if found is None and self._tokens is not None and token.count(".") == _JWT_DOTS:
+            return await self._tokens.verify(token)
+        return found
+
+
+def create_auth(keys: Keys, oidc: OidcSettings | None, public_url: str | None) -> AuthProvider:
+    """Return what checks the callers of a server; with a provider, it also tells clients where users sign in."""
+    if oidc is None or public_url is None:
+        return Verifier(keys, None)
+    return RemoteAuthProvider(
+        Verifier(keys, OidcVerifier(oidc, public_url + RESOURCE_PATH)),
+        authorization_servers=[AnyHttpUrl(oidc.issuer)],
+        base_url=public_url,
+        scopes_supported=list(oidc.scopes),
+        challenge_scopes=list(oidc.scopes),
+        resource_name="Sandpod",
+    )

@@ -1,0 +1,145 @@
+"""The two Secrets of the gateways of one installation: what links are signed with, and callers' API keys.
+
+Whoever installs the gateway makes both. The gateway may read and patch the first, only read the second, each by its
+name, and can't create any.
+"""
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any, Final
+
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.auth.api_keys import KeyFile, parse_keys
+from sandpod_gateway.auth.links import Stored
+from sandpod_gateway.backends.kubernetes.cluster import Cluster, start_error, translated
+from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
+from sandpod_gateway.errors import StartError
+from sandpod_kube.client import KubeClient
+from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError
+from sandpod_kube.resources import SECRETS
+
+LINKS_ENTRY: Final = "keys.json"  # of the Secret that links are signed with
+KEYS_ENTRY: Final = "keys.yaml"  # of the Secret of API keys
+MAX_TRIES: Final = 5  # lost races for a Secret
+SILENCE: Final = 90.0  # seconds without an event after which a watch counts as dead: the API server sends one a minute
+
+
+class LinkSecret:
+    """What links are signed with, in a Secret (namespace/name); implements `links.SecretStore`."""
+
+    def __init__(self, cluster: Callable[[], Cluster], reference: str) -> None:
+        self._cluster = cluster
+        self._namespace, _, self._name = reference.partition("/")
+
+    async def read(self) -> Stored | None:
+        """Return what is there; None when there is no such Secret."""
+        with translated("the keys of links were read"):
+            try:
+                secret = await self._cluster().client.get(SECRETS, self._namespace, self._name)
+            except NotFoundError:
+                return None
+        encoded = (secret.get("data") or {}).get(LINKS_ENTRY, "")
+        return Stored(base64.b64decode(encoded), str(secret["metadata"]["resourceVersion"]))
+
+    async def replace(self, content: bytes, version: str) -> bool:
+        """Write, unless it is not that version any more."""
+        body = {"metadata": {"resourceVersion": version}, "data": {LINKS_ENTRY: base64.b64encode(content).decode()}}
+        with translated("the keys of links were written"):
+            try:
+                await self._cluster().client.patch(SECRETS, self._namespace, self._name, body)
+            except ConflictError:
+                return False
+        return True
+
+
+class KeySecret:
+    """API keys in a Secret (namespace/name); implements `auth.key_source.KeySource`.
+
+    It is watched, so that a key that is revoked is refused by all gateways as soon as the Secret says so.
+    """
+
+    def __init__(self, cluster: Callable[[], Cluster], reference: str) -> None:
+        self._cluster = cluster
+        self._namespace, _, self._name = reference.partition("/")
+        # The right to one Secret allows a list and a watch with this selector, and no other.
+        self._query = {"fieldSelector": f"metadata.name={self._name}"}
+
+    async def read(self) -> KeyFile:
+        """Return the keys; without a Secret there are none."""
+        with translated("the API keys were read"):
+            return await self._parsed((await self._list()).get("items") or [])
+
+    async def follow(self, use: Callable[[KeyFile], None]) -> None:
+        """Pass the keys on, now and at each change."""
+        while True:
+            with translated("the API keys were watched"):
+                page = await self._list()
+                use(await self._parsed(page.get("items") or []))
+                version = page["metadata"]["resourceVersion"]
+                watch = self._cluster().client.watch(SECRETS, self._namespace, self._query, version, silence=SILENCE)
+                async with aclosing(watch) as events:
+                    async for event in events:
+                        if event["type"] == "ERROR":
+                            break  # the version is too old: begin anew
+                        if event["type"] != "BOOKMARK":
+                            use(await self._parsed([event["object"]] if event["type"] != "DELETED" else []))
+
+    async def _list(self) -> dict[str, Any]:
+        return await self._cluster().client.list_page(SECRETS, self._namespace, self._query)
+
+    async def _parsed(self, secrets: list[dict[str, Any]]) -> KeyFile:
+        raw = (secrets[0].get("data") or {}).get(KEYS_ENTRY, "") if secrets else ""
+        what = f"The entry {KEYS_ENTRY} of Secret {self._namespace}/{self._name}"
+        return await asyncio.to_thread(parse_keys, base64.b64decode(raw), what)  # thousands of keys take a while
+
+
+async def change_keys(reference: str, change: Callable[[KeyFile], KeyFile | None], *, make: bool) -> None:
+    """Change the API keys in a Secret (namespace/name), with the rights of the caller's kubeconfig.
+
+    `change` is called anew when somebody else was quicker; None leaves the keys as they are. With
+    `make`, a Secret that is not there yet is made. Raises StartError: the
+    cluster can't be used; or what `change` raises.
+    """
+    namespace, _, name = reference.partition("/")
+    what = f"The entry {KEYS_ENTRY} of Secret {reference}"
+    cluster = None
+    try:
+        cluster = await Cluster.connect(KubernetesSettings(namespace=namespace))
+        for _ in range(MAX_TRIES):
+            with contextlib.suppress(ConflictError):
+                secret = await _read(cluster.client, namespace, name)
+                if secret is None and not make:
+                    step = "With the chart's defaults it is sandpod/sandpod-keys; `sandpod keys create` makes it."
+                    raise StartError(ErrorCode.NOT_FOUND, f"There is no Secret {reference}.", next_step=step)
+                secret = secret or {}
+                raw = base64.b64decode((secret.get("data") or {}).get(KEYS_ENTRY, ""))
+                keys = change(parse_keys(raw, what))
+                if keys is not None:
+                    secret["data"] = {KEYS_ENTRY: base64.b64encode(keys.dump()).decode()}
+                    await _write(cluster.client, namespace, name, secret)
+                return
+        message, step = f"Secret {reference} was changed by others again and again.", "Try again."
+        raise StartError(ErrorCode.BACKEND_ERROR, message, next_step=step)
+    except ClusterError as error:
+        raise start_error(error, cluster) from error
+    finally:
+        if cluster is not None:
+            await cluster.close()
+
+
+async def _read(client: KubeClient, namespace: str, name: str) -> dict[str, Any] | None:
+    try:
+        return await client.get(SECRETS, namespace, name)
+    except NotFoundError:
+        return None
+
+
+async def _write(client: KubeClient, namespace: str, name: str, secret: dict[str, Any]) -> None:
+    if version := secret.get("metadata", {}).get("resourceVersion"):
+        body = {"metadata": {"resourceVersion": version}, "data": secret["data"]}
+        await client.patch(SECRETS, namespace, name, body)
+    else:
+        await client.create(SECRETS, {**SECRETS.header, "metadata": {"name": name}, **secret}, namespace)

@@ -1,0 +1,181 @@
+"""`sandpod keys`: makes, lists, revokes and rotates API keys, in a file or in a Secret of a cluster."""
+
+import argparse
+import asyncio
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import yaml
+from pydantic import ValidationError
+
+from sandpod_api.base import rfc3339
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.toolsets import ToolsetName
+from sandpod_gateway.auth.api_keys import KeyEntry, KeyFile, make_key
+from sandpod_gateway.auth.key_file import change_file
+from sandpod_gateway.errors import StartError
+
+MAX_DAYS: Final = 36_500
+MAX_GRACE: Final = 24 * 365  # hours
+GRACE_HOURS: Final = 24
+
+_REFERENCE: Final = re.compile(r"[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}")
+_LOOK: Final = "`sandpod keys list` shows the keys that there are."
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the parser's subcommands."""
+    keys = commands.add_parser("keys", help="create, list, revoke and rotate API keys").add_subparsers(
+        dest="keys_command", required=True, metavar="COMMAND"
+    )
+    create = keys.add_parser("create", help="create a key; it is shown once, and only its hash is stored")
+    create.add_argument("--user", required=True, help="who the key is for; sandboxes belong to users")
+    create.add_argument("--name", default="default", help="what it is for")
+    create.add_argument("--days", type=int, help="days until it expires; default: never")
+    create.add_argument("--tools", help="toolsets that it may use, such as core,files; default: all")
+    create.add_argument("--templates", help="templates whose sandboxes it may use, the default first; default: all")
+    create.add_argument("--read-only", action="store_true", help="whether it may use only tools that change nothing")
+    listing = keys.add_parser("list", help="list the keys, without what would let anyone use them")
+    revoke = keys.add_parser("revoke", help="remove keys: servers refuse them at once")
+    revoke.add_argument("id", nargs="*", help="as `sandpod keys list` shows it")
+    revoke.add_argument("--user", help="all keys of this user")
+    rotate = keys.add_parser("rotate", help="create a key like an existing one, which then expires")
+    rotate.add_argument("id", help="as `sandpod keys list` shows it")
+    rotate.add_argument("--days", type=int, help="days until the new key expires; default: never")
+    rotate.add_argument("--grace", type=int, default=GRACE_HOURS, help="hours until the old key expires; default: 24")
+    for command, required in ((create, False), (listing, True), (revoke, True), (rotate, True)):
+        where = command.add_mutually_exclusive_group(required=required)
+        without = "" if required else "; default: print the entry"
+        where.add_argument("--file", type=Path, help=f"key file{without}")
+        where.add_argument("--secret", help="Secret of a cluster, NAMESPACE/NAME, found through your kubeconfig")
+    for command in (create, listing, rotate):
+        command.add_argument("--output", choices=("text", "json"), default="text", help="output format")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run one of the commands. Raises StartError: an argument is wrong, or keys can't be read or written."""
+    commands = {"create": _create, "list": _list, "revoke": _revoke, "rotate": _rotate}
+    commands[arguments.keys_command](arguments)
+
+
+def _create(arguments: argparse.Namespace) -> None:
+    tools, known = _names(arguments.tools), get_args(ToolsetName)
+    if tools is not None and (not tools or not set(tools) <= set(known)):
+        raise _wrong("--tools has a name that is not a toolset.", f"Toolsets are: {', '.join(known)}.")
+    scopes = {"tools": tools, "templates": _names(arguments.templates), "read_only": arguments.read_only}
+    key, entry = _made(arguments.user, arguments.name, arguments.days, scopes)
+    if arguments.file is not None or arguments.secret is not None:
+        _change(arguments, lambda keys: KeyFile(keys=[*keys.keys, entry]), make=True)
+    _print_key(arguments, key, entry)
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    rows: list[dict[str, str | None]] = []
+    _change(arguments, lambda keys: rows.extend(map(_row, keys.keys)))
+    if arguments.output == "json":
+        sys.stdout.write(json.dumps(rows) + "\n")
+        return
+    titles = ("id", "user", "name", "created", "expires", "scopes")
+    table = [[title.upper() for title in titles], *([str(row[title] or "") for title in titles] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for cells in table:
+        sys.stdout.write("  ".join(map(str.ljust, cells, widths)).rstrip() + "\n")
+
+
+def _row(entry: KeyEntry) -> dict[str, str | None]:
+    scopes = [f"tools={','.join(entry.tools)}"] if entry.tools else []
+    scopes += [f"templates={','.join(entry.templates)}"] if entry.templates else []
+    scopes += ["read-only"] if entry.read_only else []
+    state = "" if entry.is_valid(datetime.now(UTC)) else " (expired)"
+    return {
+        "id": entry.id,
+        "user": entry.user,
+        "name": entry.name,
+        "created": rfc3339(entry.created),
+        "expires": None if entry.expires is None else rfc3339(entry.expires) + state,
+        "scopes": " ".join(scopes) or None,
+    }
+
+
+def _revoke(arguments: argparse.Namespace) -> None:
+    if bool(arguments.id) == (arguments.user is not None):
+        raise _wrong("Name keys by their ids, or all of a user's by --user.", "`sandpod keys list` shows both.")
+    revoked: list[KeyEntry] = []
+
+    def change(keys: KeyFile) -> KeyFile:
+        revoked[:] = [entry for entry in keys.keys if entry.id in arguments.id or entry.user == arguments.user]
+        missing = sorted(set(arguments.id) - {entry.id for entry in revoked})
+        if missing or not revoked:
+            raise _wrong(f"There is no key {', '.join(missing) or f'of user {arguments.user}'}.", _LOOK)
+        return keys.without({entry.id for entry in revoked})
+
+    _change(arguments, change)
+    for entry in revoked:
+        sys.stdout.write(f"revoked {entry.id} of {entry.user} ({entry.name})\n")
+
+
+def _rotate(arguments: argparse.Namespace) -> None:
+    if not 0 <= arguments.grace <= MAX_GRACE:
+        raise _wrong(f"--grace is 0 to {MAX_GRACE} hours.", "Correct it.")
+    made: list[tuple[str, KeyEntry]] = []
+
+    def change(keys: KeyFile) -> KeyFile:
+        old = next((entry for entry in keys.keys if entry.id == arguments.id), None)
+        if old is None:
+            raise _wrong(f"There is no key {arguments.id}.", _LOOK)
+        scopes = {"tools": old.tools, "templates": old.templates, "read_only": old.read_only}
+        made[:] = [_made(old.user, old.name, arguments.days, scopes)]
+        return keys.rotated(old, made[0][1], datetime.now(UTC) + timedelta(hours=arguments.grace))
+
+    _change(arguments, change)
+    _print_key(arguments, *made[0])
+
+
+def _wrong(message: str, step: str) -> StartError:
+    return StartError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name for part in text.split(",") if (name := part.strip())]
+
+
+def _made(user: str, name: str, days: int | None, scopes: Mapping[str, object]) -> tuple[str, KeyEntry]:
+    if days is not None and not 1 <= days <= MAX_DAYS:
+        raise _wrong(f"--days is 1 to {MAX_DAYS}.", "Correct it.")
+    try:
+        return make_key(user=user, name=name, days=days, now=datetime.now(UTC), **scopes)
+    except ValidationError as error:
+        message = "User and name have 1 to 128 characters, and templates are names of SandboxTemplates."
+        raise _wrong(message, "Correct them.") from error
+
+
+def _print_key(arguments: argparse.Namespace, key: str, entry: KeyEntry) -> None:
+    plain = entry.model_dump(mode="json", exclude_defaults=True)
+    if arguments.output == "json":
+        sys.stdout.write(json.dumps({"key": key, "id": entry.id, "entry": plain}) + "\n")
+        return
+    place = arguments.file or (f"Secret {arguments.secret}" if arguments.secret else None)
+    where = f"added to {place}" if place is not None else "to put under `keys:` of the key file"
+    listing = yaml.safe_dump([plain], sort_keys=False)
+    sys.stdout.write(f"key (shown only now): {key}\nentry, {where}:\n{listing}")
+
+
+def _change(arguments: argparse.Namespace, change: Callable[[KeyFile], KeyFile | None], *, make: bool = False) -> None:
+    """Read the keys and change them, while nobody else does; where None comes of it, they stay as they are."""
+    if arguments.file is not None:
+        change_file(arguments.file, change, make=make)
+        return
+    if _REFERENCE.fullmatch(arguments.secret) is None:
+        raise _wrong("--secret is NAMESPACE/NAME.", "With the chart's defaults it is sandpod/sandpod-keys.")
+    try:
+        secrets = importlib.import_module("sandpod_gateway.backends.kubernetes.secrets")
+    except ModuleNotFoundError as error:
+        step = "Install it: pip install 'sandpod[kubernetes]'"
+        raise _wrong("The Kubernetes client is not installed.", step) from error
+    asyncio.run(secrets.change_keys(arguments.secret, change, make=make))

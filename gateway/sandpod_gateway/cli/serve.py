@@ -1,0 +1,140 @@
+"""`sandpod serve` and `sandpod stdio`: listens, says where, and serves until it is told to stop."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shlex
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+
+from sandpod_api import log_lines
+from sandpod_gateway import temporary
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.app import Gateway
+from sandpod_gateway.backends.factory import create_backend
+from sandpod_gateway.errors import StartError
+from sandpod_gateway.http import connections
+from sandpod_gateway.mcp import stdio
+from sandpod_gateway.packages.process import shield_memory
+from sandpod_gateway.settings import Settings
+
+SHUTDOWN_SECONDS: Final = 10  # for answers in progress when the server is asked to stop
+METRICS_CONNECTIONS: Final = 64  # a few Prometheus servers
+KEEP_ALIVE_SECONDS: Final = 75  # longer than proxies keep an idle connection, so that they close it first
+
+_NOT_ISOLATED: Final = """\
+  Not isolated here: code shares your machine's kernel, its memory is watched rather than limited by the kernel, and
+  its processor time is not limited. For other people's code use the Kubernetes backend.
+"""
+_UNSAFE: Final = """\
+  WARNING: --unsafe-no-isolation is on. Code that runs here can do whatever you can: read your files, use your network.
+"""
+
+
+def run(settings: Settings, *, over_stdio: bool) -> None:
+    """Serve until a signal or the client ends it. Raises SandpodError: it can't be served; says why."""
+    shield_memory()
+    backend = create_backend(settings.backend, local=settings.local, kubernetes=settings.kubernetes)
+    gateway = Gateway(settings, backend)
+    with temporary.own_folder():
+        asyncio.run(_serve_stdio(gateway) if over_stdio else _serve_http(gateway, settings))
+
+
+def configure_logs(settings: Settings) -> None:
+    """Send all logs to standard error: standard output belongs to the protocol in stdio mode."""
+    log_lines.configure(settings.log_format, settings.log_level)
+    # FastMCP brings a handler of its own, with colours and boxes.
+    library = logging.getLogger("fastmcp")
+    library.handlers.clear()
+    library.propagate = True
+    # These log each request or frame at info level.
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    for noisy in ("uvicorn.access", "httpx", "mcp", "fastmcp", "asyncio"):
+        logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
+
+
+async def _serve_stdio(gateway: Gateway) -> None:
+    async with gateway.running(), gateway.links_on_loopback():
+        await stdio.serve(gateway.mcp)
+
+
+async def _serve_http(gateway: Gateway, settings: Settings) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        listener = stack.enter_context(_listen(settings.host, settings.port, flag="--port"))
+        port = settings.metrics_port
+        metrics = None if port is None else stack.enter_context(_listen(settings.host, port, flag="--metrics-port"))
+        await stack.enter_async_context(gateway.running())
+        if metrics is not None:
+            app = gateway.metrics_app()
+            await stack.enter_async_context(connections.serving(app, metrics, most=METRICS_CONNECTIONS))
+        server = _uvicorn(gateway, settings)
+        server.banner = _banner(settings.model_copy(update={"port": listener.getsockname()[1]}))
+        await server.serve(sockets=[listener])
+
+
+def _listen(host: str, port: int, *, flag: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=1024)
+        # Connections inherit it. Without it a short answer waits 40 ms for the client's delayed acknowledgement, and
+        # asyncio sets it only where a socket names its protocol, which this one does not.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener  # noqa: TRY300  # either call can fail
+    except OSError as error:
+        message = f"Can't listen on {host}:{port}: {error.strerror}."
+        step = f"Choose another address with --host and {flag}."
+        raise StartError(ErrorCode.BACKEND_UNAVAILABLE, message, next_step=step) from error
+
+
+class _Server(uvicorn.Server):
+    banner = ""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """End at a signal, and do not raise it again afterwards, which would cut off what is closed after this."""
+        with super().capture_signals():
+            sys.stderr.write(self.banner)  # not before: whoever reads it may end the server at once
+            yield
+            self._captured_signals.clear()
+
+
+def _uvicorn(gateway: Gateway, settings: Settings) -> _Server:
+    return _Server(
+        connections.config(
+            gateway.http_app(),
+            most=connections.most_connections(),
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            ssl_certfile=settings.tls.cert,
+            ssl_keyfile=settings.tls.key,
+        )
+    )
+
+
+def _banner(settings: Settings) -> str:
+    """Return the address, how to try it, and what is not protected; the settings have the port that is in use."""
+    lines = [f"Sandpod is ready: {settings.url}\n"]
+    if not settings.has_keys:
+        lines.append(f"  Try it: {_program('fastmcp')} call {settings.url} run_python_code code='print(\"hello\")'\n")
+        lines.append("  No key is needed: every program on this machine can connect, and nothing else.\n")
+    else:
+        lines.append("  Callers need an API key, sent as `Authorization: Bearer KEY` or `X-API-Key: KEY`.\n")
+    if settings.backend == "local":
+        lines.append(_UNSAFE if settings.local.unsafe_no_isolation else _NOT_ISOLATED)
+    return "".join(lines)
+
+
+def _program(name: str) -> str:
+    """Return the command that starts a program of this environment, which need not be on the PATH."""
+    own = Path(sys.executable).with_name(name)
+    if shutil.which(name) == str(own) or not os.access(own, os.X_OK):
+        return name
+    return shlex.quote(str(own))
