@@ -9,6 +9,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 RUN_ARGS ?=
 PYTEST_ARGS ?=
+TEST_JOBS ?= 3
 BENCH_ARGS ?=
 IMAGE_PREFIX ?= sandpod
 IMAGE_TAG ?= dev
@@ -35,8 +36,8 @@ run: ## Starts the gateway on this machine: local sandboxes, no cluster, http://
 	@exec $(BIN)/sandpod serve --backend local $(RUN_ARGS)
 
 .PHONY: test
-test: setup ## Runs every test that needs no cluster; all kinds side by side, unless PYTEST_ARGS chooses some
-	@$(if $(PYTEST_ARGS),$(BIN)/pytest $(PYTEST_ARGS),$(MAKE) --no-print-directory -j3 -O test-unit test-runner test-contract)
+test: setup ## Runs every test that needs no cluster, TEST_JOBS kinds of them at a time; PYTEST_ARGS chooses some
+	@$(if $(PYTEST_ARGS),$(BIN)/pytest $(PYTEST_ARGS),$(MAKE) --no-print-directory -j$(TEST_JOBS) -O test-unit test-runner test-contract)
 
 .PHONY: test-unit
 test-unit: setup ## Runs the tests of single parts
