@@ -41,6 +41,10 @@ class Metrics:
             self.run_seconds.labels(language)
         self.refusals = counter("sandpod_refusals", "Calls refused, by error code.", code=ErrorCode)
         self.refused_credentials = counter("sandpod_refused_credentials", "Requests without a valid key or token.")
+        self.certificate_expiry = gauge(
+            "sandpod_certificate_expiry_timestamp_seconds",
+            "When the TLS certificate expires; 0 without one.",
+        )
         self.claims = counter("sandpod_claims", "Claims of sandboxes.", result=("ok", "failed"))
         self.claim_seconds = histogram("sandpod_claim_seconds", "Time of a claim.", buckets=_CLAIM_SECONDS)
         self.active_runs = gauge("sandpod_active_runs", "Runs that are going on.")
@@ -54,7 +58,7 @@ class Metrics:
         self.background_failures = counter(
             "sandpod_background_failures",
             "Failed rounds of reading the API keys and the keys of links, and of closing unused connections.",
-            task=("api_keys", "connections", "link_keys"),
+            task=("api_keys", "certificate", "connections", "link_keys"),
         )
 
     def _counter(self, name: str, text: str, **labels: Iterable[str]) -> Counter:

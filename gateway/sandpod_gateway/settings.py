@@ -48,7 +48,7 @@ class AuthSettings(StrictModel):
 
 
 class TlsSettings(StrictModel):
-    """TLS in the gateway itself; behind an Ingress with TLS leave it out."""
+    """TLS in the gateway itself; behind an Ingress with TLS leave it out. Renewed files are used without a restart."""
 
     cert: Path | None = None
     """PEM file with the certificate chain."""

@@ -18,10 +18,11 @@ import uvicorn
 from sandpod_api import log_lines
 from sandpod_gateway import temporary
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.app import Gateway
+from sandpod_gateway.app import Gateway, every
 from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.http import connections
+from sandpod_gateway.http.certificates import POLL_SECONDS, Certificate
 from sandpod_gateway.mcp import stdio
 from sandpod_gateway.packages.process import shield_memory
 from sandpod_gateway.settings import Settings
@@ -75,7 +76,12 @@ async def _serve_http(gateway: Gateway, settings: Settings) -> None:
         if metrics is not None:
             app = gateway.metrics_app()
             await stack.enter_async_context(connections.serving(app, metrics, most=METRICS_CONNECTIONS))
-        server = _uvicorn(gateway, settings)
+        certificate = _certificate(gateway, settings)
+        if certificate is not None:
+            failures = gateway.metrics.background_failures
+            work = every(POLL_SECONDS, certificate.refresh, task="certificate", failures=failures)
+            stack.callback(asyncio.create_task(work).cancel)
+        server = _uvicorn(gateway, certificate)
         server.banner = _banner(settings.model_copy(update={"port": listener.getsockname()[1]}))
         await server.serve(sockets=[listener])
 
@@ -106,15 +112,19 @@ class _Server(uvicorn.Server):
             self._captured_signals.clear()
 
 
-def _uvicorn(gateway: Gateway, settings: Settings) -> _Server:
+def _certificate(gateway: Gateway, settings: Settings) -> Certificate | None:
+    chain, key = settings.tls.cert, settings.tls.key
+    return None if chain is None or key is None else Certificate(chain, key, gateway.metrics)
+
+
+def _uvicorn(gateway: Gateway, certificate: Certificate | None) -> _Server:
     return _Server(
         connections.config(
             gateway.http_app(),
             most=connections.most_connections(),
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-            ssl_certfile=settings.tls.cert,
-            ssl_keyfile=settings.tls.key,
+            ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
         )
     )
 

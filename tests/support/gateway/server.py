@@ -1,6 +1,7 @@
 """A gateway of this process on a port of its own, for what needs real connections: streams, cancels, disconnects."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,12 +12,19 @@ from sandpod_gateway.settings import Settings
 from support.gateway.peers import until
 
 
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
 @asynccontextmanager
-async def listening(gateway: Gateway, settings: Settings) -> AsyncIterator[str]:
+async def listening(gateway: Gateway, settings: Settings, *, port: int = 0) -> AsyncIterator[str]:
     """Serve a gateway as `sandpod serve` does; gives its address."""
-    with serve._listen("127.0.0.1", 0, flag="--port") as listener:
+    with serve._listen("127.0.0.1", port, flag="--port") as listener:
         # One that takes no signals: they are for pytest.
-        server = connections._Server(serve._uvicorn(gateway, settings).config)
+        server = connections._Server(serve._uvicorn(gateway, serve._certificate(gateway, settings)).config)
         async with gateway.running():
             task = asyncio.create_task(server.serve(sockets=[listener]))
             await until(lambda: server.started or task.done())
