@@ -20,7 +20,8 @@ import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from types import NoneType
+from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
@@ -123,6 +124,9 @@ def settings_reference(program: str) -> str:
             else:
                 default = "" if value in (None, PydanticUndefined, [], (), {}) else f"`{value}`"
                 yield f"`{prefix}{name}`", default, field.description or ""
+                kinds = get_args(field.annotation)
+                if NoneType in kinds and issubclass(kinds[0], BaseModel):  # a group that may be left out as a whole
+                    yield from rows(kinds[0], f"{prefix}{name}.")
 
     models: dict[str, type[BaseModel]] = {"gateway": Settings, "operator": OperatorSettings}
     return table(("Setting", "Default", "Description"), *rows(models[program], ""))
