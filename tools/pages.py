@@ -125,7 +125,7 @@ def settings_reference(program: str) -> str:
                 default = "" if value in (None, PydanticUndefined, [], (), {}) else f"`{value}`"
                 yield f"`{prefix}{name}`", default, field.description or ""
                 kinds = get_args(field.annotation)
-                if NoneType in kinds and issubclass(kinds[0], BaseModel):  # a group that may be left out as a whole
+                if NoneType in kinds and isinstance(kinds[0], type) and issubclass(kinds[0], BaseModel):
                     yield from rows(kinds[0], f"{prefix}{name}.")
 
     models: dict[str, type[BaseModel]] = {"gateway": Settings, "operator": OperatorSettings}
