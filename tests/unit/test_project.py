@@ -87,7 +87,7 @@ def test_image_has_every_library_that_is_asked_for_in_the_version_that_is_tested
     assert [name for name, version in pinned.items() if name in names and (name, str(version)) not in tested] == []
 
 
-@pytest.mark.parametrize("place", ["containers/sandbox/node", "tests/contract/conformance"])
+@pytest.mark.parametrize("place", ["containers/sandbox/node", "tests/contract/conformance", "tests/contract/sign_in"])
 def test_javascript_lock_has_a_hash_for_every_package_and_no_address(place: str) -> None:
     asked = json.loads((ROOT / place / "package.json").read_text(encoding="utf-8"))["dependencies"]
     locked = json.loads((ROOT / place / "package-lock.json").read_text(encoding="utf-8"))["packages"]

@@ -3,10 +3,10 @@
 import hmac
 import logging
 from datetime import UTC, datetime
-from typing import Final
+from typing import Annotated, Final
 
 from fastmcp.server.auth import AccessToken, AuthProvider, RemoteAuthProvider, TokenVerifier
-from pydantic import AnyHttpUrl
+from pydantic import AnyHttpUrl, TypeAdapter, UrlConstraints
 
 from sandpod_gateway.auth.api_keys import KeyEntry, KeyFile, hash_key, key_id
 from sandpod_gateway.auth.current import CallerToken
@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 MAX_KEY: Final = 256  # characters; longer ones are not hashed
 RESOURCE_PATH: Final = "/mcp"  # of the server, which tokens are for
 _JWT_DOTS: Final = 2
+# Clients compare the issuer letter by letter, and a slash at the end would make it another one.
+_ADDRESS: Final = TypeAdapter(Annotated[AnyHttpUrl, UrlConstraints(preserve_empty_path=True)])
 
 
 class Keys:
@@ -82,7 +84,7 @@ def create_auth(keys: Keys, oidc: OidcSettings | None, public_url: str | None) -
         return Verifier(keys, None)
     return RemoteAuthProvider(
         Verifier(keys, OidcVerifier(oidc, public_url + RESOURCE_PATH)),
-        authorization_servers=[AnyHttpUrl(oidc.issuer)],
+        authorization_servers=[_ADDRESS.validate_python(oidc.issuer)],
         base_url=public_url,
         scopes_supported=list(oidc.scopes),
         challenge_scopes=list(oidc.scopes),

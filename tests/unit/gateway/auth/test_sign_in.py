@@ -62,7 +62,7 @@ async def test_client_without_a_token_learns_where_users_sign_in(server: Server)
         assert 'scope="run"' in challenge
         found = (await http.get(server.address + urlsplit(metadata).path)).json()
     assert found["resource"] == AUDIENCE
-    assert [address.rstrip("/") for address in found["authorization_servers"]] == [server.issuer.address]
+    assert found["authorization_servers"] == [server.issuer.address]
     assert found["scopes_supported"] == ["run"]
 
 

@@ -1,0 +1,33 @@
+// A real OpenID Connect provider, for tests: node provider.mjs PORT RESOURCE. It prints its issuer once it listens.
+// Anybody signs in with any name and password; tokens are JWTs for RESOURCE with the scope `run`.
+import { generateKeyPairSync } from "node:crypto";
+import { createRequire } from "node:module";
+
+// Its package is in the tests' environment, and not beside this file.
+const { Provider, errors } = await import(createRequire(process.argv[4]).resolve("oidc-provider"));
+const [port, resource] = [Number(process.argv[2]), process.argv[3]];
+const issuer = `http://127.0.0.1:${port}`;
+const { privateKey } = generateKeyPairSync("ec", { namedCurve: "P-256" });
+
+const provider = new Provider(issuer, {
+  jwks: { keys: [{ ...privateKey.export({ format: "jwk" }), use: "sig", alg: "ES256", kid: "one" }] },
+  scopes: ["openid", "offline_access", "run"],
+  findAccount: (_, id) => ({ accountId: id, claims: async () => ({ sub: id }) }),
+  clientBasedCORS: () => true,
+  clientDefaults: { id_token_signed_response_alg: "ES256" },
+  pkce: { required: () => true },
+  features: {
+    devInteractions: { enabled: true },
+    registration: { enabled: true },
+    resourceIndicators: {
+      enabled: true,
+      defaultResource: () => resource,
+      useGrantedResource: () => true,
+      getResourceServerInfo: (_, indicator) => {
+        if (indicator !== resource) throw new errors.InvalidTarget();
+        return { scope: "run", audience: resource, accessTokenFormat: "jwt", jwt: { sign: { alg: "ES256" } } };
+      },
+    },
+  },
+});
+provider.listen(port, "127.0.0.1", () => console.log(issuer));

