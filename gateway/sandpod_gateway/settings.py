@@ -217,6 +217,6 @@ def load(arguments: list[str], *, config: Path | None, program: str) -> Settings
         problem = " ".join(str(error).split())
         if isinstance(error, ValidationError):
             first = error.errors(include_url=False, include_input=False)[0]  # without the value: it might be a secret
-            problem = f"{'.'.join(map(str, first['loc'])) or 'they'}: {first['msg']}"
+            problem = f"{'.'.join(map(str, first['loc'])) or 'they'}: {first['msg'].removeprefix('Value error, ')}"
         message, step = f"Settings are wrong: {problem}.", f"See `{program} --help`."
         raise StartError(ErrorCode.INVALID_ARGUMENT, message, next_step=step) from error

@@ -136,7 +136,9 @@ def _banner(settings: Settings) -> str:
         lines.append(f"  Try it: {_program('fastmcp')} call {settings.url} run_python_code code='print(\"hello\")'\n")
         lines.append("  No key is needed: every program on this machine can connect, and nothing else.\n")
     else:
-        lines.append("  Callers need an API key, sent as `Authorization: Bearer KEY` or `X-API-Key: KEY`.\n")
+        oidc = settings.auth.oidc
+        users = f"  Callers sign in at {oidc.issuer}, or send" if oidc is not None else "  Callers need"
+        lines.append(f"{users} an API key as `Authorization: Bearer KEY` or `X-API-Key: KEY`.\n")
     if settings.backend == "local":
         lines.append(_UNSAFE if settings.local.unsafe_no_isolation else _NOT_ISOLATED)
     return "".join(lines)
