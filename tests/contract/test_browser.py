@@ -4,8 +4,6 @@ Needs Chromium; without one these tests are left out, and say so, but fail where
 """
 
 import asyncio
-import os
-import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -43,15 +41,6 @@ class Elsewhere:
     url: str = ""
     pages: dict[str, tuple[str, str]] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)
-
-
-@pytest.fixture(scope="module")
-def chromium() -> str:
-    found = shutil.which("chromium") or shutil.which("google-chrome")
-    if found is None:
-        assert "CI" not in os.environ, "no Chromium on PATH"
-        pytest.skip("no Chromium on PATH: links were not tried in a browser")
-    return found
 
 
 @pytest.fixture

@@ -141,4 +141,14 @@ async def test_key_of_a_template_has_sandboxes_of_that_template_alone(
         sandbox = await cluster.sandbox(reply["sandbox"])
         assert sandbox["spec"]["templateRef"]["name"] == "bare"
         await session.close(reply["sandbox"])
-    await sandpod_keys(cluster, "revoke", made["id"])
+    wide = await create(cluster)
+    await all_take(gateways, wide["key"], wanted=True)
+    async with Caller(alice.url, wide["key"]).connect() as all_templates:
+        default = await all_templates.python("print('here')")
+        async with Caller(alice.url, made["key"]).connect() as session:
+            refused = await session.call("run_python_code", code="print('there')")
+            assert (refused.data["error"], "template default" in refused.data["message"]) == ("forbidden", True), (
+                refused
+            )
+        await all_templates.close(default["sandbox"])
+    await sandpod_keys(cluster, "revoke", "--user", "carol")

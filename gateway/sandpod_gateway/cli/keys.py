@@ -2,9 +2,7 @@
 
 import argparse
 import asyncio
-import importlib
 import json
-import re
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -12,20 +10,21 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 import yaml
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from sandpod_api.base import rfc3339
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import ToolsetName
 from sandpod_gateway.auth.api_keys import KeyEntry, KeyFile, make_key
 from sandpod_gateway.auth.key_file import change_file
+from sandpod_gateway.backends.kubernetes.settings import SecretReference
 from sandpod_gateway.errors import StartError
 
 MAX_DAYS: Final = 36_500
 MAX_GRACE: Final = 24 * 365  # hours
 GRACE_HOURS: Final = 24
 
-_REFERENCE: Final = re.compile(r"[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}")
+_REFERENCE: Final = TypeAdapter[str](SecretReference)
 _LOOK: Final = "`sandpod keys list` shows the keys that there are."
 
 
@@ -129,8 +128,9 @@ def _rotate(arguments: argparse.Namespace) -> None:
         old = next((entry for entry in keys.keys if entry.id == arguments.id), None)
         if old is None:
             raise _wrong(f"There is no key {arguments.id}.", _LOOK)
-        scopes = {"tools": old.tools, "templates": old.templates, "read_only": old.read_only}
-        made[:] = [_made(old.user, old.name, arguments.days, scopes)]
+        key, fresh = _made(old.user, old.name, arguments.days, {})
+        own = {"hash": fresh.hash, "created": fresh.created, "expires": fresh.expires}
+        made[:] = [(key, old.model_copy(update=own))]
         return keys.rotated(old, made[0][1], datetime.now(UTC) + timedelta(hours=arguments.grace))
 
     _change(arguments, change)
@@ -171,11 +171,14 @@ def _change(arguments: argparse.Namespace, change: Callable[[KeyFile], KeyFile |
     if arguments.file is not None:
         change_file(arguments.file, change, make=make)
         return
-    if _REFERENCE.fullmatch(arguments.secret) is None:
-        raise _wrong("--secret is NAMESPACE/NAME.", "With the chart's defaults it is sandpod/sandpod-keys.")
     try:
-        secrets = importlib.import_module("sandpod_gateway.backends.kubernetes.secrets")
+        _REFERENCE.validate_python(arguments.secret)
+    except ValidationError as error:
+        step = "With the chart's defaults it is sandpod/sandpod-keys."
+        raise _wrong("--secret is NAMESPACE/NAME.", step) from error
+    try:
+        from sandpod_gateway.backends.kubernetes.secrets import change_keys  # noqa: PLC0415 - an optional extra
     except ModuleNotFoundError as error:
         step = "Install it: pip install 'sandpod[kubernetes]'"
         raise _wrong("The Kubernetes client is not installed.", step) from error
-    asyncio.run(secrets.change_keys(arguments.secret, change, make=make))
+    asyncio.run(change_keys(arguments.secret, change, make=make))

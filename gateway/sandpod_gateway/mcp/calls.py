@@ -102,7 +102,7 @@ class CallMiddleware(Middleware):
         tool = await server.fastmcp.get_tool(name) if server is not None else None
         if (toolset := _toolset(tool)) not in {None, *chosen_toolsets(self._server)}:
             raise self._off(f"The tool {name}", str(toolset))
-        if tool is not None and current_caller().read_only and not _only_reads(tool):
+        if tool is not None and not _only_reads(tool) and current_caller().read_only:
             message, step = f"Your key is read-only, and {name} changes something.", "Use what is listed."
             raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
         schema = tool.parameters if tool is not None else {}

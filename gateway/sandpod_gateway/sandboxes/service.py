@@ -108,7 +108,7 @@ class Sandboxes:
         except BaseException:
             self._metrics.claims.labels("failed").inc()
             raise
-        if not _may_use(record.template):  # the session's sandbox was there already
+        if allowed is not None and record.template not in allowed:  # the session's sandbox was there already
             message = f"Your sandbox of that name has template {record.template}, which your key may not use."
             step = "Call create_sandbox with another name, and use its handle."
             raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
@@ -118,11 +118,13 @@ class Sandboxes:
 
     async def list(self, owner: str) -> list[SandboxRecord]:
         """Return the caller's sandboxes, oldest first."""
-        return [record for record in await self._backend.list(owner) if _may_use(record.template)]
+        allowed, records = current_caller().templates, await self._backend.list(owner)
+        return records if allowed is None else [record for record in records if record.template in allowed]
 
     async def templates(self) -> tuple[TemplateInfo, ...]:
         """Return the templates that claims may name. Raises backend_unavailable."""
-        return tuple(template for template in await self._backend.templates() if _may_use(template.name))
+        allowed, templates = current_caller().templates, await self._backend.templates()
+        return templates if allowed is None else tuple(each for each in templates if each.name in allowed)
 
     async def keep_busy(self, name: str, seconds: float) -> None:
         """Record that a background run may go on for so many seconds. Raises backend_unavailable."""
@@ -134,8 +136,8 @@ class Sandboxes:
 
     async def find(self, owner: str, handle: str) -> SandboxRecord:
         """Return the caller's sandbox of that handle or name, even one that has ended. Raises session_not_found."""
-        record = await self._backend.get(handle)
-        if record is None or record.owner != owner or not _may_use(record.template):
+        record, allowed = await self._backend.get(handle), current_caller().templates
+        if record is None or record.owner != owner or (allowed is not None and record.template not in allowed):
             record = await self._named(owner, handle)
         if record is None:
             step = "Call list_sandboxes, or leave `sandbox` out to use your default one."
@@ -262,11 +264,6 @@ class Sandboxes:
         """Close all connections."""
         for name in list(self._slots):
             await self._disconnect(name)
-
-
-def _may_use(template: str) -> bool:
-    allowed = current_caller().templates
-    return allowed is None or template in allowed
 
 
 def _unusable(record: SandboxRecord) -> SandpodError:

@@ -7,8 +7,6 @@ these tests are left out, and say so, but fail where CI is set.
 import asyncio
 import base64
 import json
-import os
-import shutil
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,7 +33,9 @@ from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth.oidc import OidcSettings
 from sandpod_gateway.settings import AuthSettings, LinkSettings, Settings
-from support.gateway.server import free_port, listening
+from support.gateway.peers import call
+from support.gateway.server import listening
+from support.ports import free_port
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
@@ -90,13 +90,9 @@ class ByBrowser(OAuth):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def browser() -> AsyncIterator[Browser]:
-    found = shutil.which("chromium") or shutil.which("google-chrome")
-    if found is None:
-        assert "CI" not in os.environ, "no Chromium on PATH"
-        pytest.skip("no Chromium on PATH: signing in was not tried in a browser")
+async def browser(chromium: str) -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield browser
         await browser.close()
 
@@ -125,11 +121,6 @@ async def place(browser: Browser) -> AsyncIterator[Place]:
         settings = Settings(port=port, auth=AuthSettings(oidc=oidc), links=LinkSettings(public_url=public))
         async with listening(Gateway(settings, FakeBackend()), settings, port=port):
             yield Place(public, issuer, browser)
-
-
-async def call(client: Client[Any], tool: str, **arguments: Any) -> dict[str, Any]:
-    answer = await client.call_tool(tool, arguments, raise_on_error=False)
-    return answer.structured_content or {}
 
 
 async def test_fastmcps_client_signs_in_by_itself_and_each_user_has_sandboxes_of_their_own(place: Place) -> None:

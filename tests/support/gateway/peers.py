@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from fastmcp import Client
+
 from sandpod_runner.protocol.frames import Decoder, Frame, encode
 
 PATIENCE = 60.0  # seconds that anything may take; nothing waits for it to pass
@@ -97,3 +99,9 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110  # what is waited for is another task's doing, not an event
             await asyncio.sleep(0)
+
+
+async def call(client: Client[Any], tool: str, /, **arguments: Any) -> dict[str, Any]:
+    """Return the structured content of a tool's answer, a refusal's too; empty where it has none."""
+    answer = await client.call_tool(tool, arguments, raise_on_error=False)
+    return answer.structured_content or {}

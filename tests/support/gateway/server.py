@@ -1,7 +1,6 @@
 """A gateway of this process on a port of its own, for what needs real connections: streams, cancels, disconnects."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -10,13 +9,6 @@ from sandpod_gateway.cli import serve
 from sandpod_gateway.http import connections
 from sandpod_gateway.settings import Settings
 from support.gateway.peers import until
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @asynccontextmanager

@@ -9,7 +9,6 @@ import functools
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -23,6 +22,7 @@ from sandpod_api.base import rfc3339
 from sandpod_api.names import API_VERSION
 from support.cluster import reading, writing
 from support.cluster.cluster import Cluster, ClusterError, T, until
+from support.ports import free_port
 
 IMAGE = f"{os.environ.get('IMAGE_PREFIX', 'sandpod')}/sandbox:{os.environ.get('IMAGE_TAG', 'dev')}"
 FAST = {
@@ -63,7 +63,7 @@ class OperatorProcess:
     """One replica."""
 
     def __init__(self, log: Path, *namespaces: str, **changes: str) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self._log = log
         kubeconfig = changes.pop("kubeconfig", "")
         settings = {
@@ -183,13 +183,6 @@ def managed(log: Path, *parts: str, **changes: str) -> Iterator[Managed]:
         for each in spaces.values():
             asyncio.run(each.template())
         yield Managed(operator=operator, namespaces=spaces)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @functools.cache

@@ -115,7 +115,7 @@ class KubernetesBackend:
     def key_source(self) -> KeySecret | None:
         """Return the Secret of the settings; None when they name none."""
         secret = self._settings.keys_secret
-        return None if secret is None else KeySecret(lambda: self._open.cluster, secret)
+        return None if secret is None else KeySecret(lambda: self._open.cluster, secret, self._settings.watch_silence)
 
     def warm(self) -> dict[str, int]:
         """Return how many Ready sandboxes wait for a claim, by template."""

@@ -24,7 +24,6 @@ from sandpod_kube.resources import SECRETS
 LINKS_ENTRY: Final = "keys.json"  # of the Secret that links are signed with
 KEYS_ENTRY: Final = "keys.yaml"  # of the Secret of API keys
 MAX_TRIES: Final = 5  # lost races for a Secret
-SILENCE: Final = 90.0  # seconds without an event after which a watch counts as dead: the API server sends one a minute
 
 
 class LinkSecret:
@@ -37,12 +36,10 @@ class LinkSecret:
     async def read(self) -> Stored | None:
         """Return what is there; None when there is no such Secret."""
         with translated("the keys of links were read"):
-            try:
-                secret = await self._cluster().client.get(SECRETS, self._namespace, self._name)
-            except NotFoundError:
-                return None
-        encoded = (secret.get("data") or {}).get(LINKS_ENTRY, "")
-        return Stored(base64.b64decode(encoded), str(secret["metadata"]["resourceVersion"]))
+            secret = await _read(self._cluster().client, self._namespace, self._name)
+        if secret is None:
+            return None
+        return Stored(_content(secret, LINKS_ENTRY), str(secret["metadata"]["resourceVersion"]))
 
     async def replace(self, content: bytes, version: str) -> bool:
         """Write, unless it is not that version any more."""
@@ -61,8 +58,10 @@ class KeySecret:
     It is watched, so that a key that is revoked is refused by all gateways as soon as the Secret says so.
     """
 
-    def __init__(self, cluster: Callable[[], Cluster], reference: str) -> None:
+    def __init__(self, cluster: Callable[[], Cluster], reference: str, silence: float) -> None:
+        """Read that Secret; a watch without an event for `silence` seconds counts as dead."""
         self._cluster = cluster
+        self._silence = silence
         self._namespace, _, self._name = reference.partition("/")
         # The right to one Secret allows a list and a watch with this selector, and no other.
         self._query = {"fieldSelector": f"metadata.name={self._name}"}
@@ -79,7 +78,8 @@ class KeySecret:
                 page = await self._list()
                 use(await self._parsed(page.get("items") or []))
                 version = page["metadata"]["resourceVersion"]
-                watch = self._cluster().client.watch(SECRETS, self._namespace, self._query, version, silence=SILENCE)
+                client = self._cluster().client
+                watch = client.watch(SECRETS, self._namespace, self._query, version, silence=self._silence)
                 async with aclosing(watch) as events:
                     async for event in events:
                         if event["type"] == "ERROR":
@@ -91,20 +91,17 @@ class KeySecret:
         return await self._cluster().client.list_page(SECRETS, self._namespace, self._query)
 
     async def _parsed(self, secrets: list[dict[str, Any]]) -> KeyFile:
-        raw = (secrets[0].get("data") or {}).get(KEYS_ENTRY, "") if secrets else ""
-        what = f"The entry {KEYS_ENTRY} of Secret {self._namespace}/{self._name}"
-        return await asyncio.to_thread(parse_keys, base64.b64decode(raw), what)  # thousands of keys take a while
+        secret = secrets[0] if secrets else None
+        return await asyncio.to_thread(_keys, secret, f"{self._namespace}/{self._name}")  # thousands take a while
 
 
 async def change_keys(reference: str, change: Callable[[KeyFile], KeyFile | None], *, make: bool) -> None:
     """Change the API keys in a Secret (namespace/name), with the rights of the caller's kubeconfig.
 
-    `change` is called anew when somebody else was quicker; None leaves the keys as they are. With
-    `make`, a Secret that is not there yet is made. Raises StartError: the
-    cluster can't be used; or what `change` raises.
+    `change` is called anew when somebody else was quicker; None leaves the keys as they are. With `make`, a Secret that
+    is not there yet is made. Raises StartError: the cluster can't be used; or what `change` raises.
     """
     namespace, _, name = reference.partition("/")
-    what = f"The entry {KEYS_ENTRY} of Secret {reference}"
     cluster = None
     try:
         cluster = await Cluster.connect(KubernetesSettings(namespace=namespace))
@@ -114,12 +111,9 @@ async def change_keys(reference: str, change: Callable[[KeyFile], KeyFile | None
                 if secret is None and not make:
                     step = "With the chart's defaults it is sandpod/sandpod-keys; `sandpod keys create` makes it."
                     raise StartError(ErrorCode.NOT_FOUND, f"There is no Secret {reference}.", next_step=step)
-                secret = secret or {}
-                raw = base64.b64decode((secret.get("data") or {}).get(KEYS_ENTRY, ""))
-                keys = change(parse_keys(raw, what))
+                keys = change(_keys(secret, reference))
                 if keys is not None:
-                    secret["data"] = {KEYS_ENTRY: base64.b64encode(keys.dump()).decode()}
-                    await _write(cluster.client, namespace, name, secret)
+                    await _write(cluster.client, namespace, name, secret, keys)
                 return
         message, step = f"Secret {reference} was changed by others again and again.", "Try again."
         raise StartError(ErrorCode.BACKEND_ERROR, message, next_step=step)
@@ -137,9 +131,18 @@ async def _read(client: KubeClient, namespace: str, name: str) -> dict[str, Any]
         return None
 
 
-async def _write(client: KubeClient, namespace: str, name: str, secret: dict[str, Any]) -> None:
-    if version := secret.get("metadata", {}).get("resourceVersion"):
-        body = {"metadata": {"resourceVersion": version}, "data": secret["data"]}
-        await client.patch(SECRETS, namespace, name, body)
+async def _write(client: KubeClient, namespace: str, name: str, old: dict[str, Any] | None, keys: KeyFile) -> None:
+    data = {KEYS_ENTRY: base64.b64encode(keys.dump()).decode()}
+    if old is None:
+        await client.create(SECRETS, {**SECRETS.header, "metadata": {"name": name}, "data": data}, namespace)
     else:
-        await client.create(SECRETS, {**SECRETS.header, "metadata": {"name": name}, **secret}, namespace)
+        body = {"metadata": {"resourceVersion": old["metadata"]["resourceVersion"]}, "data": data}
+        await client.patch(SECRETS, namespace, name, body)
+
+
+def _content(secret: dict[str, Any] | None, entry: str) -> bytes:
+    return base64.b64decode(((secret or {}).get("data") or {}).get(entry, ""))
+
+
+def _keys(secret: dict[str, Any] | None, reference: str) -> KeyFile:
+    return parse_keys(_content(secret, KEYS_ENTRY), f"The entry {KEYS_ENTRY} of Secret {reference}")

@@ -8,6 +8,9 @@ from pydantic import Field
 from sandpod_api.fields import Name
 from sandpod_gateway.api.strict_model import StrictModel
 
+SecretReference = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}$")]
+"""A Secret, as namespace/name."""
+
 
 class KubernetesSettings(StrictModel):
     """Settings of the Kubernetes backend. Times are seconds."""
@@ -20,10 +23,10 @@ class KubernetesSettings(StrictModel):
     pod's own service account is not the one to use."""
     context: str | None = None
     """Context of the kubeconfig. Unset: its current one, which others may switch."""
-    link_secret: Annotated[str | None, Field(pattern=r"^[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}$")] = None
+    link_secret: SecretReference | None = None
     """Secret (namespace/name) with what links are signed with, for all gateways of the namespace; it must be there, and
     the gateway fills it. Unset: links work at the gateway that made them, until it ends."""
-    keys_secret: Annotated[str | None, Field(pattern=r"^[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}$")] = None
+    keys_secret: SecretReference | None = None
     """Secret (namespace/name) with callers' API keys, in its entry keys.yaml. It is watched: a change takes effect at
     once, at all gateways. Use this or auth.keys_file."""
     default_template: Name = "default"
@@ -45,7 +48,7 @@ class KubernetesSettings(StrictModel):
     """Seconds between two records of a sandbox's use. Each is one write to the API server; the idle timeout is exact
     to this."""
     watch_silence: Annotated[float, Field(gt=0)] = 90
-    """Seconds without an event from the sandboxes' watch after which it is opened anew: its connection may be dead
+    """Seconds without an event from a watch after which it is opened anew: its connection may be dead
     without a sign. The API server sends one about once a minute."""
     warm_streams: Annotated[int, Field(ge=0, le=100)] = 2
     """Streams kept open to warm sandboxes: opening one takes about 0.1 s, which the first run of a fresh sandbox then

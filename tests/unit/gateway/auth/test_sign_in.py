@@ -19,6 +19,7 @@ from sandpod_gateway.auth.oidc import OidcSettings
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.settings import AuthSettings, LinkSettings, Settings
 from support.gateway.fake_gateway import keys_file
+from support.gateway.peers import call
 from support.gateway.server import listening
 from support.servers.issuer import AUDIENCE, Issuer, provided
 
@@ -45,11 +46,6 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
         settings = Settings(auth=AuthSettings(keys_file=path, oidc=oidc), links=LinkSettings(public_url=PUBLIC))
         async with listening(Gateway(settings, FakeBackend()), settings) as address:
             yield Server(address, issuer, key)
-
-
-async def call(client: Client[Any], tool: str, **arguments: Any) -> dict[str, Any]:
-    answer = await client.call_tool(tool, arguments, raise_on_error=False)
-    return answer.structured_content or {}
 
 
 async def test_client_without_a_token_learns_where_users_sign_in(server: Server) -> None:

@@ -18,6 +18,7 @@ from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth.api_keys import KeyFile, make_key
 from sandpod_gateway.mcp.compat.settings import CompatSettings
 from sandpod_gateway.settings import AuthSettings, Settings
+from support.gateway.peers import call
 from support.gateway.server import listening
 
 
@@ -39,11 +40,6 @@ async def two_keys(folder: Path, settings: Settings, **scopes: object) -> AsyncI
         wide, narrow = (Client(StreamableHttpTransport(f"{address}/mcp", auth=key)) for key, _ in made)
         async with wide, narrow:
             yield Keys(wide, narrow)
-
-
-async def call(client: Client[Any], tool: str, **arguments: Any) -> dict[str, Any]:
-    answer = await client.call_tool(tool, arguments, raise_on_error=False)
-    return answer.structured_content or {"error": None, "text": answer.content}
 
 
 @pytest.mark.promise("key-scopes")
@@ -94,7 +90,7 @@ async def test_key_with_templates_makes_uses_and_sees_sandboxes_of_these_alone(t
         assert len((await call(keys.wide, "list_sandboxes"))["sandboxes"]) == 2
 
 
-async def test_key_is_not_given_the_default_sandbox_that_another_template_has(tmp_path: Path) -> None:
+async def test_key_shares_the_default_sandbox_of_a_template_that_it_may_use(tmp_path: Path) -> None:
     async with two_keys(tmp_path, Settings(), templates=["default", "other"]) as keys:
         first = await call(keys.wide, "run_python_code", code="print(1)")
         assert (await call(keys.narrow, "run_python_code", code="print(1)"))["sandbox"] == first["sandbox"]
