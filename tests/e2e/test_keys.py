@@ -33,11 +33,8 @@ HELLO: Final = {
 def gateways(cluster: Cluster) -> Iterator[list[str]]:
     """The addresses of all gateways, each by itself."""
     with ExitStack() as stack:
-        selector = "app.kubernetes.io/component=gateway"
-        pods = asyncio.run(cluster.items("pods", namespace=cluster.namespace, selector=selector))
-        ports = [
-            stack.enter_context(forwarded(cluster.namespace, f"pod/{pod['metadata']['name']}", 8000)) for pod in pods
-        ]
+        pods = asyncio.run(cluster.component_pods("gateway"))
+        ports = [stack.enter_context(forwarded(cluster.namespace, f"pod/{pod}", 8000)) for pod in pods]
         assert len(ports) == 2
         yield [f"http://127.0.0.1:{port}/mcp" for port in ports]
 
