@@ -10,12 +10,14 @@ import pytest
 def pytest_configure() -> None:
     os.environ["XDG_DATA_HOME"] = "/nonexistent"
     gc.set_threshold(10_000, 20, 20)
+    gc.disable()  # until all is imported, which stays
 
 
 def pytest_collection_finish() -> None:
     """Leave what was imported out of each collection: it stays, and it is most of all there is."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

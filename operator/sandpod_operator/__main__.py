@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import logging
 import sys
 from pathlib import Path
@@ -43,9 +44,13 @@ def main() -> None:
     log_lines.configure(settings.log_format, "WARNING")  # kopf and aiohttp log each request below that.
     for package in ("sandpod_operator", "sandpod_kube"):
         logging.getLogger(package).setLevel(settings.log_level)
-    # Imported late: kopf and the Kubernetes client take a second, and wrong settings need neither.
+    # Imported late: kopf and the Kubernetes client take a second, and wrong settings need neither. What they make
+    # stays, and is not looked through for garbage.
+    gc.disable()
     from sandpod_operator.manager.manager import run  # noqa: PLC0415
 
+    gc.freeze()
+    gc.enable()
     sys.exit(asyncio.run(run(settings)))
 
 

@@ -34,6 +34,17 @@ async def test_small_tools_that_everybody_expects_are_in_the_image(session: Sess
     assert "1 passed" in lines[-1], reply
 
 
+async def test_what_programs_import_is_compiled_where_nothing_can_be_written(session: Session, sandbox: str) -> None:
+    code = (
+        "import importlib.util, pathlib, sys, numpy\n"
+        "roots = pathlib.Path(pathlib.__file__).parent, pathlib.Path(numpy.__file__).parent\n"
+        "files = [file for root in roots for file in root.glob('*.py')]\n"
+        "slow = [file.name for file in files if not pathlib.Path(importlib.util.cache_from_source(file)).exists()]\n"
+        "print(len(files) > 100, slow)"
+    )
+    assert (await session.python(code, sandbox=sandbox))["stdout"] == "True []\n"
+
+
 async def test_same_idempotency_key_runs_once(session: Session, sandbox: str) -> None:
     code = "open('n', 'a').write('x')\nprint(len(open('n').read()))"
     replies = [await session.python(code, sandbox=sandbox, idempotency_key="k") for _ in range(2)]
