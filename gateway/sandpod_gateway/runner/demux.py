@@ -223,7 +223,7 @@ class Inbox:
 
 
 async def read_frames(stream: ByteStream, inbox: Inbox) -> None:
-    """Give the inbox each frame that comes, until the stream ends; other tasks run in between.
+    """Give the inbox each frame that comes, until the stream or the runner ends it; other tasks run in between.
 
     Raises BrokenProtocolError: what came is no frame, or too much that nobody waits for.
     """
@@ -232,6 +232,8 @@ async def read_frames(stream: ByteStream, inbox: Inbox) -> None:
         while data := await stream.read():
             inbox.heard = asyncio.get_running_loop().time()
             for frame in decoder.feed(data):
+                if frame.kind == "bye":
+                    return
                 expected = decoder.header_size <= SMALL_HEADER or frame.kind in _LONG
                 if expected and inbox.take(frame):
                     unasked = max(0, unasked - 1)

@@ -147,6 +147,10 @@ async def test_killed_attach_ends_its_stream_and_no_other() -> None:
         name = await client.start("print('up', flush=True); input()", stdin=True)
         await client.until_output(name, b"up\n")
         attach.kill()
+        # A node does not report the end of every exec that is killed: the runner's word comes before it, if at all.
+        last = await client.next()
+        assert last is not None
+        assert last.kind == "bye"
         assert await client.next() is None
         assert name in (await other.ask("ping")).header["runs"]
         await other.send({"t": "cancel", "run": name})

@@ -35,6 +35,7 @@ Runner to gateway:
 | reply | id; to `file` by op; to `tail` state (live or ended), cursor (where to go on), dropped (bytes after the asked cursor that are lost), pieces [[stream, bytes]], end (the fields of the run's `end`, or null); to `artifacts` entries [{path, size, mtime}], truncated; to `list` runs [{run, language, detached, context (or null), started (Unix time), state, outcome (or null)}], contexts [{name, language, state (idle, busy or lost), started (Unix time)}] | part of a file; to `tail` the pieces |
 | error | id or run, code (an ErrorCode's value), message | |
 | pong | id, runs [names of the live ones] | |
+| bye | the last frame of a stream that the runner ends because its exec has ended | |
 
 `outcome` is ok, error, timeout, cancelled, out_of_memory, output_limit, or sandbox_lost where the runner was told to end. Every accepted `run` gets `started`, all of
 its `out`, `display` and `result`, then exactly one `end`; a refused one gets `error` with `run` and nothing else. A run that is not detached

@@ -125,6 +125,12 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def leave(self) -> None:
+        """End the stream, as its exec has, and say so: a node does not report the end of every exec that is killed."""
+        if self._transport is not None and not self._transport.get_write_buffer_size():
+            self.send({"t": "bye"})
+        self.abort()
+
     def abort(self) -> None:
         """End the stream at once, unless it ends already and has nothing more to send."""
         transport = self._transport
@@ -271,7 +277,7 @@ async def _serve(control: socket.socket, connection: Connection, read_fd: int, w
             connection.abort()
             return
         connection.source = reading
-        loop.add_reader(control, connection.abort)
+        loop.add_reader(control, connection.leave)
         await connection.lost.wait()
         loop.remove_reader(control)
         reading.close()

@@ -278,6 +278,16 @@ async def test_a_stream_that_has_gone_silent_is_closed_and_its_runs_are_told(mon
     assert stream.closed
 
 
+async def test_a_stream_that_the_runner_takes_leave_of_has_ended_though_nothing_else_says_so() -> None:
+    stream, connection = await connect()
+    run = await connection.start_run(header(), b"1", Sink())
+    stream.say({"t": "bye"})
+    with pytest.raises(ConnectionLostError):
+        await connection.wait_for(run.ended)
+    await until(lambda: stream.closed)
+    assert connection.closed
+
+
 async def test_a_request_without_answer_closes_a_silent_stream_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sandpod_gateway.runner.connection.QUIET", 0.01)
     stream, connection = await connect()
