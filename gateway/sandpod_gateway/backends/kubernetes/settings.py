@@ -17,7 +17,13 @@ class KubernetesSettings(StrictModel):
 
     namespace: Name | None = None
     """Namespace of the sandboxes. Unset: the gateway's own in a cluster, else the kubeconfig context's, else `default`.
-    One namespace is one tenant: the gateway's rights end there."""
+    It is the default tenant's, and `tenants` have others: the gateway's rights end there."""
+    tenants: Annotated[dict[Name, Name], Field(max_length=100)] = Field({})
+    """Namespaces of further tenants, by tenant: callers whose key or token is of one have their sandboxes there. A
+    caller of another tenant is refused. One whose namespace can't be used is looked at again every few seconds; nobody
+    else notices."""
+    tenant_required: bool = False
+    """Whether callers of no tenant are refused; else theirs is the default one."""
     kubeconfig: Path | None = None
     """Kubeconfig file. Unset: the service account in a cluster, else $KUBECONFIG or ~/.kube/config; set it where a
     pod's own service account is not the one to use."""
