@@ -83,7 +83,7 @@ def test_tenant_has_its_own_quota_limits_templates_and_pools(tmp_path: Path) -> 
     assert bounds == {**wide, "max": {**wide["max"], "cpu": "2"}}
     assert spec(manifests, "SandboxPool", a) == {"replicas": 3, "templateRef": {"name": "large"}}
     templates = {m["metadata"]["name"]: m["spec"] for m in inside(manifests, a) if m["kind"] == "SandboxTemplate"}
-    assert (templates.keys(), templates["default"]["runtimeClassName"]) == ({"default", "large"}, "own")
+    assert (set(templates), templates["default"]["runtimeClassName"]) == ({"default", "large"}, "own")
     assert templates["large"]["image"] == spec(manifests, "SandboxTemplate", NAMESPACE)["image"]
     [policy] = [m for m in manifests if m["kind"] == "ValidatingAdmissionPolicy"]
     assert "['gvisor','kata','own']" in json.dumps(policy)

@@ -47,11 +47,11 @@ async def parts() -> AsyncIterator[tuple[TenantBackend, FakeBackend, FakeBackend
 async def refused(backend: TenantBackend, owner: str) -> SandpodError:
     """Return what all calls of an owner are refused with."""
     calls: list[Any] = [backend.claim(ClaimRequest(owner=owner)), backend.list(owner), backend.templates(owner)]
-    errors = list(await asyncio.gather(*calls, return_exceptions=True))
-    assert all(isinstance(error, SandpodError) for error in errors), errors
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    errors = [result for result in results if isinstance(result, SandpodError)]
+    assert len(errors) == len(calls), results
     assert len({error.message for error in errors}) == 1
-    error: SandpodError = errors[0]
-    return error
+    return errors[0]
 
 
 def retries() -> list[asyncio.Task[None]]:
