@@ -2,6 +2,8 @@
 
 import itertools
 
+import pytest
+
 from sandpod_gateway.auth.callers import LOCAL, owner_of, tenant_of
 
 TENANTS = ("", "a", "b", "a-b", "user", "tenant", "local")
@@ -21,6 +23,7 @@ USERS = (
 )
 
 
+@pytest.mark.promise("tenants-apart")
 def test_owners_are_one_for_each_tenant_and_user() -> None:
     pairs = list(itertools.product(TENANTS, USERS))
     owners = [owner_of(tenant, user) for tenant, user in pairs]

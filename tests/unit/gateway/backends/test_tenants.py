@@ -58,6 +58,7 @@ def retries() -> list[asyncio.Task[None]]:
     return [task for task in asyncio.all_tasks() if task.get_name().startswith("start of tenant")]
 
 
+@pytest.mark.promise("tenants-apart")
 async def test_sandboxes_of_one_name_in_two_tenants_are_two(
     parts: tuple[TenantBackend, FakeBackend, FakeBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +91,7 @@ async def test_name_without_a_tenants_before_it_is_the_default_tenants(
     assert await backend.get(own.name) == own
 
 
+@pytest.mark.promise("tenants-apart")
 async def test_unknown_tenant_is_refused_and_nothing_is_made(
     parts: tuple[TenantBackend, FakeBackend, FakeBackend],
 ) -> None:
@@ -110,6 +112,7 @@ async def test_caller_without_a_tenant_has_the_default_one_unless_a_tenant_is_re
         await backend.close()
 
 
+@pytest.mark.promise("tenants-unaffected")
 @pytest.mark.parametrize("error", [Broken.error, ValueError("what nobody expects")])
 async def test_tenant_that_does_not_start_is_tried_again_and_holds_up_no_other(
     monkeypatch: pytest.MonkeyPatch, error: Exception

@@ -78,6 +78,7 @@ async def test_lease_that_was_lost_during_the_first_list_lets_no_worker_begin(mo
     assert {kind for _, kind in api.writes} == {"Lease"}
 
 
+@pytest.mark.promise("tenants-unaffected")
 async def test_namespace_that_is_gone_is_left_out_and_none_at_all_is_a_trouble() -> None:
     api = SpacesApi("a", "c")
     assert await find_usable(cast("KubeClient", api), ("a", "b", "c")) == (("a", "c"), None)
@@ -105,6 +106,7 @@ async def test_cluster_that_can_not_be_used_is_one_trouble_whatever_the_namespac
     assert words in trouble
 
 
+@pytest.mark.promise("tenants-unaffected")
 @pytest.mark.parametrize(("before", "after"), [({"a", "b"}, {"a"}), ({"a"}, {"a", "b"})])
 @pytest.mark.parametrize("when", ["waiting", "working"])
 async def test_operator_begins_anew_when_other_namespaces_can_be_read(
