@@ -3,13 +3,10 @@
 A parameter that is not known here fails the test of its tool: whoever adds one says what it may name.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
-
-from fastmcp import Client
 
 NAME: Final = "telnet"  # of the victim's sandbox: connections of chrishayuk's telnet tools are made from that
 TELNET: Final = "0123456789abcdef"
@@ -24,7 +21,7 @@ _HEX: Final = re.compile(r"(?<=-)[0-9a-f]{12,}$")
 
 # Parameters that name something of a caller's, by what they may name.
 _OF_A_CALLER: Final = {
-    "sandbox": ("sandbox", "name"),
+    "sandbox": ("sandbox",),
     "sandbox_id": ("sandbox", "name"),
     "session_id": ("name", "sandbox", "telnet"),
     "name": ("name",),
@@ -79,7 +76,8 @@ def tries(tool: Any, things: dict[str, str]) -> Iterator[Try]:
     named = [name for name in schema["properties"] if name in _OF_A_CALLER]
     unknown = schema["properties"].keys() - _OF_A_CALLER.keys() - _OTHERS.keys()
     assert not unknown, f"{tool.name} has {unknown}: say in {__name__} whether they name something of a caller's"
-    own = {name: _OWN_VALUES.get((tool.name, name), _OTHERS[name]) for name in required if name in _OTHERS}
+    given = [name for name in schema["properties"] if name in _OTHERS and (name in required or name == "text")]
+    own = {name: _OWN_VALUES.get((tool.name, name), _OTHERS[name]) for name in given}
     rest = {name: things[_OF_A_CALLER[name][0]] for name in required if name in _OF_A_CALLER}
     for name in named:
         for kind in _OF_A_CALLER[name]:
@@ -93,14 +91,8 @@ _CHANGES: Final = (
     r"(?:[a-z]+\.)?sbx-[0-9a-f]{12}(?:\.run-[0-9a-f]{16})?|inst-[0-9a-f]{16}|run_\w{16,}|sess_[0-9a-f]{12}",
     r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|\+00:00)",
     r"(?<=token=)[A-Za-z0-9_-]{43}",
-    r"(?<=_seconds)\W+[\d.e-]+|(?<=_ms)\W+[\d.e-]+",
+    r"(?<=_seconds)\W+[\d.e-]+|(?<=_ms)\W+[\d.e-]+|(?<=end_time)\W+[\d.e-]+",
 )
-
-
-async def answer(client: Client[Any], tool: str, arguments: dict[str, Any]) -> str:
-    """Return all of the answer to a call as text."""
-    result = await client.call_tool(tool, arguments, raise_on_error=False)
-    return json.dumps([[str(part) for part in result.content], result.structured_content], default=str)
 
 
 def blank(text: str, things: Iterable[str]) -> str:

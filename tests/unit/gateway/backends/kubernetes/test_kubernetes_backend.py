@@ -110,6 +110,20 @@ async def test_a_start_with_bad_credentials_says_so(kube: KubeServer, kubeconfig
     assert "credentials" in (await refusal(kubeconfig)).next_step
 
 
+@pytest.mark.promise("tenants-unaffected")
+async def test_a_start_can_be_tried_again_after_one_that_failed(kube: KubeServer, kubeconfig: Path) -> None:
+    backend = KubernetesBackend(KubernetesSettings(kubeconfig=kubeconfig, warm_streams=0))
+    kube.broken["sandboxtemplates"] = 403
+    with pytest.raises(StartError):
+        await backend.start()
+    del kube.broken["sandboxtemplates"]
+    await backend.start()
+    kube.show("ADDED", body("w"))
+    await until(lambda: backend.warm() == {("", "default"): 1})
+    assert (await backend.claim(ClaimRequest(owner="alice"))).name == "w"
+    await backend.close()
+
+
 async def test_the_kubeconfigs_token_goes_with_every_request(kube: KubeServer, backend: KubernetesBackend) -> None:
     kube.show("ADDED", body("w"))
     await until(lambda: kube.execs == ["w"])
