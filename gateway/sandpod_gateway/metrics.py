@@ -68,14 +68,15 @@ class Metrics:
             counter.labels(*values)
         return counter
 
-    def watch_pools(self, read: Callable[[], dict[str, int]]) -> None:
-        """Export the number of warm sandboxes by template, read when it is asked for, so that it is never stale."""
+    def watch_pools(self, read: Callable[[], dict[tuple[str, str], int]]) -> None:
+        """Export the number of warm sandboxes, read when it is asked for, so that it is never stale."""
 
         class Pools(Collector):
             def collect(self) -> list[GaugeMetricFamily]:
-                family = GaugeMetricFamily("sandpod_warm_sandboxes", "Warm sandboxes by template.", labels=["template"])
-                for template, count in read().items():
-                    family.add_metric([template], count)
+                help_text, labels = "Warm sandboxes by tenant and template.", ["tenant", "template"]
+                family = GaugeMetricFamily("sandpod_warm_sandboxes", help_text, labels=labels)
+                for values, count in read().items():
+                    family.add_metric(values, count)
                 return [family]
 
         self.registry.register(Pools())

@@ -63,7 +63,7 @@ async def local(options: argparse.Namespace) -> AsyncIterator[Row]:
 
         async def look() -> bool:
             metrics = await http.get(url.removesuffix("/mcp") + "/metrics")
-            return 'sandpod_warm_sandboxes{template="default"} 2.0' in metrics.text
+            return 'sandpod_warm_sandboxes{tenant="",template="default"} 2.0' in metrics.text
 
         async def refilled() -> bool:
             return await until("two warm sandboxes", look, within=START_SECONDS)

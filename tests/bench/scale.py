@@ -72,7 +72,7 @@ class Bench:
         """Wait until the gateway sees so many warm sandboxes."""
 
         async def look() -> bool:
-            return self.backend.warm().get(TEMPLATE, 0) >= replicas
+            return self.backend.warm().get(("", TEMPLATE), 0) >= replicas
 
         await until("a full pool", look, within=PATIENCE)
 

@@ -279,6 +279,7 @@ def test_names_that_yaml_takes_for_numbers_or_truth_stay_text(tmp_path: Path) ->
             "pools": {"26": {"autoscaling": {"enabled": True, "maxReplicas": 3}}},
             "defaultTemplate": "26",
         },
+        "tenants": {"30": {"namespace": "31"}},
     }
     file = tmp_path / "values.yaml"
     file.write_text(json.dumps(given), encoding="utf-8")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from sandpod_gateway.auth.callers import owner_of
 from sandpod_gateway.backends.base import Backend, ClaimRequest
 from sandpod_gateway.backends.local import environments
 from sandpod_gateway.backends.local import host as local_host
@@ -107,9 +108,9 @@ async def _emptied(backend: Backend, owner: str) -> None:
 
 
 @pytest.fixture
-def owner() -> str:
+def owner(case: Case) -> str:
     """A caller that no other test knows; `<owner>-b` is another one."""
-    return f"test-{uuid.uuid4().hex[:12]}"
+    return owner_of(case.tenant, f"test-{uuid.uuid4().hex[:12]}")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

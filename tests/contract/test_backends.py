@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.auth.callers import owner_of
 from sandpod_gateway.backends.base import Backend, ClaimRequest, SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from support.gateway.backends import Case
@@ -50,9 +51,9 @@ class Kept(NamedTuple):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def kept(common: Backend) -> AsyncIterator[Kept]:
+async def kept(common: Backend, case: Case) -> AsyncIterator[Kept]:
     """Sandboxes for all tests of this module that leave them as they were."""
-    owner = f"kept-{uuid.uuid4().hex[:12]}"
+    owner = owner_of(case.tenant, f"kept-{uuid.uuid4().hex[:12]}")
     requests = [ClaimRequest(owner=owner, session="one"), ClaimRequest(owner=owner), ClaimRequest(owner=owner)]
     yield Kept(owner, *[await common.claim(request) for request in requests])
     for record in await common.list(owner):
@@ -392,14 +393,14 @@ async def test_a_sandbox_does_not_see_anothers_files(backend: Backend, kept: Kep
 @keeps("state:check")
 async def test_a_started_backend_says_that_it_works(backend: Backend, case: Case) -> None:
     await backend.check()
-    assert backend.kind == type(case).__name__.removesuffix("Case").lower()
+    assert backend.kind == case.kind
     assert all(count >= 0 for count in backend.warm().values())
 
 
 @pytest.mark.claim("create_sandbox(template)")
 @keeps("state:templates")
 async def test_a_started_backend_tells_the_templates_that_claims_may_name(backend: Backend, kept: Kept) -> None:
-    templates = {template.name: template for template in await backend.templates()}
+    templates = {template.name: template for template in await backend.templates(kept.owner)}
     assert templates[kept.one.template].networks[0] == kept.one.network
     assert not templates[kept.one.template].foreign
 

@@ -111,7 +111,7 @@ async def test_closing_the_backend_ends_claimed_and_warm_sandboxes() -> None:
 
 async def filled(backend: LocalBackend, count: int) -> None:
     async def look() -> bool:
-        return backend.warm() == {"default": count}
+        return backend.warm() == {("", "default"): count}
 
     await until("the warm sandboxes are ready", look)
 

@@ -37,7 +37,7 @@ async def test_sandbox_was_warm_before_it_is_claimed_and_the_pool_refills(sessio
     async def full_again() -> bool:
         # Each of the two gateways tells what it sees: two warm sandboxes.
         series = await scrape(cluster, "gateway", 8081)
-        return series["sandpod_warm_sandboxes", frozenset({("template", "default")})] == 4
+        return series["sandpod_warm_sandboxes", frozenset({("tenant", ""), ("template", "default")})] == 4
 
     await until("both gateways see the full pool", full_again, within=60)
 

@@ -100,9 +100,9 @@ class FakeBackend(InProcessBackend):
         """
         return self._cell(name).runner
 
-    def warm(self) -> dict[str, int]:
+    def warm(self) -> dict[tuple[str, str], int]:
         """Return that no sandbox waits for a claim."""
-        return {self._settings.template: 0}
+        return {("", self._settings.template): 0}
 
     def refuse_claims(self, code: ErrorCode | None) -> None:
         """Let claims fail with a code from now on, or work again."""

@@ -57,9 +57,37 @@ The name of every object of this chart. No template spells a name itself.
 {{- .Values.sandboxes.namespace -}}
 {{- end -}}
 
-{{/* All namespaces that the operator reconciles, as a JSON list; the gateway's comes first. */}}
+{{/*
+All namespaces of sandboxes and what is in each, as a JSON list: the default tenant's, those of other tenants, and more
+for the operator alone. `values` is where its templates and pools are set.
+*/}}
+{{- define "sandpod.sandboxes.places" -}}
+{{- $own := .Values.sandboxes -}}
+{{- $places := list (merge (dict "values" "sandboxes" "gateway" true) (pick $own "namespace" "quota" "limitRange" "templates" "pools")) -}}
+{{- range $tenant, $values := .Values.tenants -}}
+{{- $places = append $places (dict
+  "values" (printf "tenants.%s" $tenant)
+  "tenant" $tenant
+  "gateway" true
+  "namespace" ($values.namespace | default (printf "%s-%s" $own.namespace $tenant))
+  "quota" (mergeOverwrite (deepCopy $own.quota) ($values.quota | default dict))
+  "limitRange" (mergeOverwrite (deepCopy $own.limitRange) ($values.limitRange | default dict))
+  "templates" (ternary $values.templates $own.templates (hasKey $values "templates"))
+  "pools" (ternary $values.pools $own.pools (hasKey $values "pools"))) -}}
+{{- end -}}
+{{- range $own.moreNamespaces -}}
+{{- $places = append $places (dict "namespace" . "quota" $own.quota "limitRange" $own.limitRange) -}}
+{{- end -}}
+{{- $places | toJson -}}
+{{- end -}}
+
+{{/* The names of these namespaces, as a JSON list. */}}
 {{- define "sandpod.sandboxes.namespaces" -}}
-{{- prepend .Values.sandboxes.moreNamespaces (include "sandpod.sandboxes.namespace" .) | toJson -}}
+{{- $names := list -}}
+{{- range include "sandpod.sandboxes.places" . | fromJsonArray -}}
+{{- $names = append $names .namespace -}}
+{{- end -}}
+{{- $names | toJson -}}
 {{- end -}}
 
 {{/*

@@ -16,7 +16,7 @@ from sandpod_api.fields import Name
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.strict_model import StrictModel
 from sandpod_gateway.api.toolsets import ALL, ToolsetName, expanded
-from sandpod_gateway.auth.callers import KEY_ID_BYTES, Caller
+from sandpod_gateway.auth.callers import KEY_ID_BYTES, Caller, Role, owner_of
 from sandpod_gateway.errors import StartError
 
 KEY_PREFIX: Final = "sandpod_"  # secret scanners and people recognize it
@@ -40,6 +40,8 @@ class KeyEntry(StrictModel):
     tools: Annotated[list[ToolsetName] | None, Field(min_length=1)] = None  # toolsets that it may use; None for all
     templates: Annotated[list[Name] | None, Field(min_length=1, max_length=100)] = None  # the default first; None: all
     read_only: bool = False  # whether it may use only tools that change nothing
+    tenant: Name | None = None  # whose sandboxes are apart from those of other tenants; None for the default one
+    role: Role = "user"
 
     @property
     def id(self) -> str:
@@ -54,7 +56,10 @@ class KeyEntry(StrictModel):
         """Return whom it stands for."""
         tools = ALL if self.tools is None else expanded(self.tools)
         templates = None if self.templates is None else tuple(self.templates)
-        return Caller(f"user:{self.user}", key_id(self.hash), tools, templates, self.read_only)
+        tenant = self.tenant or ""
+        return Caller(
+            owner_of(tenant, self.user), key_id(self.hash), tools, templates, self.read_only, tenant, self.role
+        )
 
 
 class KeyFile(StrictModel):
@@ -94,7 +99,8 @@ def key_id(stored: str) -> bytes:
 def make_key(*, user: str, name: str, days: int | None, now: datetime, **scopes: object) -> tuple[str, KeyEntry]:
     """Return a new key, which nothing keeps, and its entry: it expires after so many days, if at all.
 
-    `scopes` are the entry's `tools`, `templates` and `read_only`. Raises pydantic.ValidationError: a field is wrong.
+    `scopes` are the entry's `tools`, `templates`, `read_only`, `tenant` and `role`. Raises pydantic.ValidationError: a
+    field is wrong.
     """
     key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
     created = now.replace(microsecond=0)

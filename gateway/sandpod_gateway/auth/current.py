@@ -1,17 +1,28 @@
 """The caller of the request that is being answered."""
 
+from typing import Self
+
 from fastmcp.server.auth import AccessToken
 from fastmcp.server.dependencies import get_access_token
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from pydantic import model_validator
 from starlette.types import Scope
 
 from sandpod_gateway.auth.callers import LOCAL, Caller
 
 
 class CallerToken(AccessToken):
-    """A checked credential. Its `token` is never the credential itself: whatever logs it must not log a key."""
+    """A checked credential. Its `token` is never the credential itself: whatever logs it must not log a key.
+
+    Its `subject` is the owner: an MCP session is for whom it was begun, and users of two tenants may share a name.
+    """
 
     caller: Caller
+
+    @model_validator(mode="after")
+    def _is_its_owner(self) -> Self:
+        self.subject = self.caller.owner
+        return self
 
 
 def current_caller() -> Caller:

@@ -51,7 +51,6 @@ class Keys:
         return CallerToken(
             token=entry.hash,
             client_id=entry.user,
-            subject=entry.user,
             scopes=[],
             expires_at=None if entry.expires is None else int(entry.expires.timestamp()),
             caller=entry.caller(),

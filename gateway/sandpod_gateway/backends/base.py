@@ -151,8 +151,8 @@ class Backend(Protocol):
 
         Raises:
             SandpodError: max_sessions, pool_exhausted, image_pull_failed, unschedulable, quota_exceeded,
-                invalid_argument (no such template or profile, a cold start that is not made), backend_unavailable,
-                backend_error. Nothing is left behind then.
+                invalid_argument (no such template or profile, a cold start that is not made), forbidden (no such
+                tenant), backend_unavailable, backend_error. Nothing is left behind then.
         """
 
     async def get(self, name: str) -> SandboxRecord | None:
@@ -161,11 +161,11 @@ class Backend(Protocol):
     async def list(self, owner: str) -> list[SandboxRecord]:
         """Return the owner's sandboxes, oldest first. Costs no request to a server."""
 
-    async def templates(self) -> tuple[TemplateInfo, ...]:
-        """Return the templates that claims may name, by name; the first `MAX_TEMPLATES` where there are more.
+    async def templates(self, owner: str) -> tuple[TemplateInfo, ...]:
+        """Return the templates that an owner's claims may name, by name; the first `MAX_TEMPLATES` of more.
 
         Raises:
-            SandpodError: backend_unavailable.
+            SandpodError: backend_unavailable, or as `claim` for the owner's tenant.
         """
 
     def link_store(self) -> SecretStore | None:
@@ -180,8 +180,8 @@ class Backend(Protocol):
         It works while the backend is started.
         """
 
-    def warm(self) -> dict[str, int]:
-        """Return how many Ready sandboxes wait for a claim, by template, for the metrics. Costs no request."""
+    def warm(self) -> dict[tuple[str, str], int]:
+        """Return how many Ready sandboxes wait for a claim, by tenant and template. Costs no request to a server."""
 
     async def wake(self, name: str) -> SandboxRecord | None:
         """Return the sandbox once it is Ready: a suspended one is resumed, one that starts is waited for.

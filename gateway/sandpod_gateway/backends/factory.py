@@ -8,6 +8,7 @@ from typing import Literal
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.local.settings import LocalSettings
+from sandpod_gateway.backends.tenants import TenantBackend
 
 BackendKind = Literal["kubernetes", "local"]
 
@@ -15,13 +16,18 @@ BackendKind = Literal["kubernetes", "local"]
 def create_backend(
     kind: BackendKind, *, local: LocalSettings | None = None, kubernetes: KubernetesSettings | None = None
 ) -> Backend:
-    """Return the backend of that kind, not started; with default settings where none are given."""
+    """Return the backend of that kind, not started, for all tenants; with default settings where none are given."""
     match kind:
         case "kubernetes":
             from sandpod_gateway.backends.kubernetes.backend import KubernetesBackend  # noqa: PLC0415 - an optional extra
 
-            return KubernetesBackend(kubernetes or KubernetesSettings())
+            settings = kubernetes or KubernetesSettings()
+            tenants = {
+                tenant: KubernetesBackend(settings.model_copy(update={"namespace": namespace}))
+                for tenant, namespace in settings.tenants.items()
+            }
+            return TenantBackend(KubernetesBackend(settings), tenants, required=settings.tenant_required)
         case "local":
             from sandpod_gateway.backends.local.backend import LocalBackend  # noqa: PLC0415 - Linux's own modules
 
-            return LocalBackend(local or LocalSettings())
+            return TenantBackend(LocalBackend(local or LocalSettings()))

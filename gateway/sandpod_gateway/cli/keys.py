@@ -40,10 +40,13 @@ def add_parser(commands: Any) -> None:
     create.add_argument("--tools", help="toolsets that it may use, such as core,files; default: all")
     create.add_argument("--templates", help="templates whose sandboxes it may use, the default first; default: all")
     create.add_argument("--read-only", action="store_true", help="whether it may use only tools that change nothing")
+    create.add_argument("--tenant", help="tenant that the user is of; default: the default one")
+    create.add_argument("--admin", action="store_true", help="whether it is an administrator's")
     listing = keys.add_parser("list", help="list the keys, without what would let anyone use them")
     revoke = keys.add_parser("revoke", help="remove keys: servers refuse them at once")
     revoke.add_argument("id", nargs="*", help="as `sandpod keys list` shows it")
     revoke.add_argument("--user", help="all keys of this user")
+    revoke.add_argument("--tenant", help="the user's tenant; default: the default one")
     rotate = keys.add_parser("rotate", help="create a key like an existing one, which then expires")
     rotate.add_argument("id", help="as `sandpod keys list` shows it")
     rotate.add_argument("--days", type=int, help="days until the new key expires; default: never")
@@ -68,6 +71,7 @@ def _create(arguments: argparse.Namespace) -> None:
     if tools is not None and (not tools or not set(tools) <= set(known)):
         raise _wrong("--tools has a name that is not a toolset.", f"Toolsets are: {', '.join(known)}.")
     scopes = {"tools": tools, "templates": _names(arguments.templates), "read_only": arguments.read_only}
+    scopes |= {"tenant": arguments.tenant, "role": "admin" if arguments.admin else "user"}
     key, entry = _made(arguments.user, arguments.name, arguments.days, scopes)
     if arguments.file is not None or arguments.secret is not None:
         _change(arguments, lambda keys: KeyFile(keys=[*keys.keys, entry]), make=True)
@@ -80,7 +84,7 @@ def _list(arguments: argparse.Namespace) -> None:
     if arguments.output == "json":
         sys.stdout.write(json.dumps(rows) + "\n")
         return
-    titles = ("id", "user", "name", "created", "expires", "scopes")
+    titles = ("id", "tenant", "user", "name", "created", "expires", "scopes")
     table = [[title.upper() for title in titles], *([str(row[title] or "") for title in titles] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for cells in table:
@@ -91,9 +95,11 @@ def _row(entry: KeyEntry) -> dict[str, str | None]:
     scopes = [f"tools={','.join(entry.tools)}"] if entry.tools else []
     scopes += [f"templates={','.join(entry.templates)}"] if entry.templates else []
     scopes += ["read-only"] if entry.read_only else []
+    scopes += ["admin"] if entry.role == "admin" else []
     state = "" if entry.is_valid(datetime.now(UTC)) else " (expired)"
     return {
         "id": entry.id,
+        "tenant": entry.tenant,
         "user": entry.user,
         "name": entry.name,
         "created": rfc3339(entry.created),
@@ -108,7 +114,8 @@ def _revoke(arguments: argparse.Namespace) -> None:
     revoked: list[KeyEntry] = []
 
     def change(keys: KeyFile) -> KeyFile:
-        revoked[:] = [entry for entry in keys.keys if entry.id in arguments.id or entry.user == arguments.user]
+        whose = arguments.user, arguments.tenant
+        revoked[:] = [each for each in keys.keys if each.id in arguments.id or (each.user, each.tenant) == whose]
         missing = sorted(set(arguments.id) - {entry.id for entry in revoked})
         if missing or not revoked:
             raise _wrong(f"There is no key {', '.join(missing) or f'of user {arguments.user}'}.", _LOOK)
@@ -151,7 +158,10 @@ def _made(user: str, name: str, days: int | None, scopes: Mapping[str, object]) 
     try:
         return make_key(user=user, name=name, days=days, now=datetime.now(UTC), **scopes)
     except ValidationError as error:
-        message = "User and name have 1 to 128 characters, and templates are names of SandboxTemplates."
+        message = (
+            "User and name have 1 to 128 characters, and tenant and templates small letters, digits and hyphens: a "
+            "tenant's name is in the server's settings, and templates are names of SandboxTemplates."
+        )
         raise _wrong(message, "Correct them.") from error
 
 

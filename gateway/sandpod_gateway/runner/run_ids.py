@@ -7,6 +7,7 @@ import secrets
 
 from sandpod_api.names import is_dns_label
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.backends.tenants import SEPARATOR
 from sandpod_gateway.errors import SandpodError
 from sandpod_runner.protocol import messages as protocol
 
@@ -24,7 +25,7 @@ def run_id(sandbox: str, run: str) -> str:
 def split_run_id(text: str) -> tuple[str, str]:
     """Return the sandbox and the runner's name of a run. Raises not_found, for what can't be a run's name."""
     sandbox, _, run = text.rpartition(".")
-    if not is_dns_label(sandbox) or protocol.RUN_ID.fullmatch(run) is None:
+    if not all(map(is_dns_label, sandbox.split(SEPARATOR, 1))) or protocol.RUN_ID.fullmatch(run) is None:
         raise no_such_run()
     return sandbox, run
 

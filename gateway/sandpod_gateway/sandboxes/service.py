@@ -122,8 +122,9 @@ class Sandboxes:
         return records if allowed is None else [record for record in records if record.template in allowed]
 
     async def templates(self) -> tuple[TemplateInfo, ...]:
-        """Return the templates that claims may name. Raises backend_unavailable."""
-        allowed, templates = current_caller().templates, await self._backend.templates()
+        """Return the templates that claims may name. Raises backend_unavailable, or forbidden: no such tenant."""
+        caller = current_caller()
+        allowed, templates = caller.templates, await self._backend.templates(caller.owner)
         return templates if allowed is None else tuple(each for each in templates if each.name in allowed)
 
     async def keep_busy(self, name: str, seconds: float) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
@@ -44,7 +44,6 @@ async def run(settings: OperatorSettings) -> int:
     It is 0 after a signal, 1 when a part failed or the Lease was lost, 2 when the cluster can't be used.
     """
     metrics = Metrics()
-    health = Health(settings, metrics)
     stop = asyncio.Event()
     _install_signals(stop)
     try:
@@ -54,13 +53,24 @@ async def run(settings: OperatorSettings) -> int:
     cluster = KubeClient(
         configuration, manager="sandpod-operator", timeout=settings.request_timeout, on_write=metrics.count_write
     )
-    server = web.AppRunner(create_app(health, metrics), access_log=None)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(cluster.close)
-        stack.push_async_callback(server.cleanup)
-        if trouble := await find_trouble(cluster, settings) or await _listen(server, settings):
+        wanted = settings.namespaces
+        usable, trouble = await find_usable(cluster, wanted)
+        if trouble:
             return _unusable(trouble)
-        return await Operator(cluster=cluster, settings=settings, metrics=metrics, health=health, stop=stop).run()
+        for namespace in set(wanted) - set(usable):
+            _log.error(
+                "namespace %s is left out, since it can't be read; does it exist, with the chart's Role?", namespace
+            )
+        settings = settings.model_copy(update={"namespaces": usable})
+        health = Health(settings, metrics)
+        server = web.AppRunner(create_app(health, metrics), access_log=None)
+        stack.push_async_callback(server.cleanup)
+        if trouble := await _listen(server, settings):
+            return _unusable(trouble)
+        operator = Operator(cluster=cluster, settings=settings, metrics=metrics, health=health, stop=stop)
+        return await operator.run(wanted)
 
 
 def _unusable(text: str) -> int:
@@ -74,20 +84,25 @@ def _install_signals(stop: asyncio.Event) -> None:
         loop.add_signal_handler(number, stop.set)
 
 
-async def find_trouble(cluster: KubeClient, settings: OperatorSettings) -> str | None:
-    """Return why the cluster can't be used, with what to do about it, or None."""
-    for namespace in settings.namespaces:
-        for resource in (SANDBOXES, TEMPLATES, POOLS):
-            try:
+async def find_usable(cluster: KubeClient, namespaces: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
+    """Return the namespaces that can be read, and why the cluster can't be used, with what to do about it, or None.
+
+    One namespace that is gone, and its Role with it, is no reason to leave the others alone.
+    """
+    usable, denied = [], None
+    for namespace in namespaces:
+        try:
+            for resource in (SANDBOXES, TEMPLATES, POOLS):
                 await cluster.list_page(resource, namespace, {"limit": "1"})
-            except NotFoundError:
-                return f"the cluster does not have the resource {resource.plural}; install the chart's CRDs first"
-            except DeniedError as error:
-                what = f"{resource.plural} in {namespace}"
-                return f"not allowed to read {what}: {error.message}; install the chart's Role"
-            except ClusterError as error:
-                return f"{error}; check that the cluster runs and that KUBECONFIG is right"
-    return None
+            usable.append(namespace)
+        except NotFoundError:
+            return (), f"the cluster does not have the resource {resource.plural}; install the chart's CRDs first"
+        except DeniedError as error:
+            what = f"{resource.plural} in {namespace}"
+            denied = f"not allowed to read {what}: {error.message}; install the chart's Role"
+        except ClusterError as error:
+            return (), f"{error}; check that the cluster runs and that KUBECONFIG is right"
+    return tuple(usable), None if usable else denied
 
 
 async def _listen(server: web.AppRunner, settings: OperatorSettings) -> str | None:
@@ -99,6 +114,10 @@ async def _listen(server: web.AppRunner, settings: OperatorSettings) -> str | No
     except OSError as error:
         return f"can't listen on {host}:{port} ({error.strerror}); set another http_port"
     return None
+
+
+class NamespacesChangedError(Exception):
+    """Watches and all that is known are of other namespaces than there are now."""
 
 
 class Operator:
@@ -117,8 +136,8 @@ class Operator:
         self._orphans = OrphanCollector(self._context, self._dispatcher)
         self._elector = Elector(cluster, settings, utc_now)
 
-    async def run(self) -> int:
-        """Wait for the Lease, then work until stopped or broken."""
+    async def run(self, wanted: Sequence[str]) -> int:
+        """Wait for the Lease, then work until stopped or broken, or until other ones of `wanted` can be read."""
         _log.info("%s waits for the Lease", self._settings.identity)
         if not await self._acquired():
             return OK
@@ -126,10 +145,15 @@ class Operator:
         self._health.lead()
         lease = asyncio.create_task(self._elector.keep(), name="lease")
         try:
+            # It may have waited for days.
+            await self._check_namespaces(wanted)
             # Everything is known before anything is decided; the Lease is renewed meanwhile.
             await self._dispatcher.resync()
             # A long list may have outlived the Lease: then no worker may begin.
-            return _explain({lease}) if lease.done() else await self._work(lease)
+            return _explain({lease}) if lease.done() else await self._work(lease, wanted)
+        except NamespacesChangedError as error:
+            _log.warning("%s", error)
+            return FAILED
         except ClusterError as error:
             _log.error("the first list failed: %s", error)
             return FAILED
@@ -146,7 +170,13 @@ class Operator:
             waiting.result()  # An election that broke is not one that was won.
         return waiting in done
 
-    async def _work(self, lease: asyncio.Task[None]) -> int:
+    async def _check_namespaces(self, wanted: Sequence[str]) -> None:
+        """Raise NamespacesChangedError where other ones of `wanted` can be read than when the process began."""
+        usable, trouble = await find_usable(self._cluster, wanted)
+        if trouble is None and usable != self._settings.namespaces:
+            raise NamespacesChangedError(f"begins anew, since it can now read {', '.join(usable)}")
+
+    async def _work(self, lease: asyncio.Task[None], wanted: Sequence[str]) -> int:
         ready, end_watch = asyncio.Event(), asyncio.Event()
         seen = watches.create_sink(self._dispatcher, self._health.beat)
         parts = {
@@ -155,6 +185,9 @@ class Operator:
             "sweep": _every(self._settings.sweep_interval, "sweep", self._orphans.sweep),
             "resync": _every(self._settings.resync_interval, "resync", self._dispatcher.resync),
             "events": self._events.run(),
+            "namespaces": _every(
+                self._settings.heartbeat_timeout / 2, "look at namespaces", partial(self._check_namespaces, wanted)
+            ),
         }
         for namespace in self._settings.namespaces:
             name = f"heartbeat in {namespace}"

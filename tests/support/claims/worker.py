@@ -112,7 +112,7 @@ class Worker:
                 await self._claim(index, found, f"owner-{self._random.randrange(OWNERS)}")
 
     def _warm(self, backend: KubernetesBackend) -> str | None:
-        there = [template for template, count in backend.warm().items() if count]
+        there = [template for (_, template), count in backend.warm().items() if count]
         return self._random.choice(there) if there else None
 
     async def _restart(self, index: int) -> None:

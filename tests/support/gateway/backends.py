@@ -18,6 +18,7 @@ from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.local.settings import LocalSettings
+from sandpod_gateway.backends.tenants import TenantBackend
 from support.runner.harness import search_path
 
 
@@ -25,10 +26,14 @@ class Case(ABC):
     """One kind of backend under test.
 
     Attributes:
+        kind: What the backend calls itself.
+        tenant: Whose the owners are.
         short: Seconds of a lifetime that is over soon, but not before the sandbox has started.
     """
 
     short = 1
+    kind: str
+    tenant = ""
 
     @abstractmethod
     def create(self, per_owner: int, *, cold_start: bool = True) -> Backend:
@@ -43,6 +48,8 @@ class Case(ABC):
 
 
 class FakeCase(Case):
+    kind = "fake"
+
     def create(self, per_owner: int, *, cold_start: bool = True) -> Backend:
         return FakeBackend(LocalSettings(max_sandboxes_per_owner=per_owner, cold_start=cold_start))
 
@@ -51,7 +58,24 @@ class FakeCase(Case):
         await backend.lose(name)
 
 
+class TenantsCase(FakeCase):
+    """A tenant's sandboxes among those of others."""
+
+    tenant = "team"
+
+    def create(self, per_owner: int, *, cold_start: bool = True) -> Backend:
+        default, other, own = (super(TenantsCase, self).create(per_owner, cold_start=cold_start) for _ in range(3))
+        return TenantBackend(default, {"other": other, self.tenant: own})
+
+    async def break_sandbox(self, backend: Backend, name: str) -> None:
+        assert isinstance(backend, TenantBackend)
+        part, inner = backend._at(name)
+        await super().break_sandbox(part.backend, inner)
+
+
 class LocalCase(Case):
+    kind = "local"
+
     def create(self, per_owner: int, *, cold_start: bool = True) -> Backend:
         # The Python of these tests has the libraries that the image has, and their Node is the image's.
         node = shutil.which("node", path=search_path())
@@ -69,6 +93,7 @@ class LocalCase(Case):
 
 
 class KubernetesCase(Case):
+    kind = "kubernetes"
     short = 10
     namespace = os.environ.get("SANDPOD_TEST_NAMESPACE", "sandpod-sandboxes")
     template = os.environ.get("SANDPOD_TEST_TEMPLATE", "default")
@@ -96,7 +121,7 @@ class KubernetesCase(Case):
 
 def cases() -> dict[str, type[Case]]:
     """Return the kinds to test here."""
-    found: dict[str, type[Case]] = {"fake": FakeCase, "local": LocalCase}
+    found: dict[str, type[Case]] = {"fake": FakeCase, "tenants": TenantsCase, "local": LocalCase}
     if "SANDPOD_TEST_NO_USERNS" in os.environ:
         del found["local"]
     if "SANDPOD_TEST_KUBERNETES" in os.environ:

@@ -3,7 +3,7 @@
 The server keeps versions, preconditions and owner references as the real one does, and counts every write.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -181,6 +181,9 @@ class ApiServer:
     async def pages(self, resource: Resource, namespace: str) -> AsyncIterator[dict[str, Any]]:
         for found in self.list(resource, namespace):
             yield found
+
+    async def list_page(self, resource: Resource, namespace: str, _: Mapping[str, str]) -> dict[str, Any]:
+        return {"items": self.list(resource, namespace)}
 
     async def create(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]:
         self.writes.append(("create", resource.kind))

@@ -14,6 +14,15 @@ The gateway's settings file: `gateway.config` and what follows from other values
     "default_template" .Values.sandboxes.defaultTemplate)
   "packages" (dict "cache_dir" "/tmp/packages")
 -}}
+{{- $tenants := dict -}}
+{{- range $place := include "sandpod.sandboxes.places" . | fromJsonArray -}}
+{{- with $place.tenant -}}
+{{- $_ := set $tenants . $place.namespace -}}
+{{- end -}}
+{{- end -}}
+{{- with $tenants -}}
+{{- $_ := set $settings.kubernetes "tenants" . -}}
+{{- end -}}
 {{- if .Values.tls.secretName -}}
 {{- $_ := set $settings "tls" (dict "cert" "/etc/sandpod/tls/tls.crt" "key" "/etc/sandpod/tls/tls.key") -}}
 {{- end -}}

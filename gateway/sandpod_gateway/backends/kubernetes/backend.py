@@ -101,7 +101,7 @@ class KubernetesBackend:
         records = filter(None, map(to_record, self._store.owned(owner)))
         return sorted(records, key=lambda record: (record.created, record.name))
 
-    async def templates(self) -> tuple[TemplateInfo, ...]:
+    async def templates(self, owner: str) -> tuple[TemplateInfo, ...]:  # noqa: ARG002 - the same for all
         """Return the templates of the namespace; ones that this version does not understand are left out."""
         with translated("the templates were listed"):
             page = await self._open.cluster.list_page(names.TEMPLATES, {"limit": str(MAX_TEMPLATES)})
@@ -117,9 +117,9 @@ class KubernetesBackend:
         secret = self._settings.keys_secret
         return None if secret is None else KeySecret(lambda: self._open.cluster, secret, self._settings.watch_silence)
 
-    def warm(self) -> dict[str, int]:
-        """Return how many Ready sandboxes wait for a claim, by template."""
-        return self._store.warm_counts()
+    def warm(self) -> dict[tuple[str, str], int]:
+        """Return how many Ready sandboxes wait for a claim, by tenant (here the default one) and template."""
+        return {("", template): count for template, count in self._store.warm_counts().items()}
 
     async def wake(self, name: str) -> SandboxRecord | None:
         """Return the sandbox once it is Ready; see `base.Backend.wake`."""

@@ -17,7 +17,13 @@ class KubernetesSettings(StrictModel):
 
     namespace: Name | None = None
     """Namespace of the sandboxes. Unset: the gateway's own in a cluster, else the kubeconfig context's, else `default`.
-    One namespace is one tenant: the gateway's rights end there."""
+    It is the default tenant's; `tenants` have others. The gateway's rights end in these namespaces."""
+    tenants: Annotated[dict[Name, Name], Field(max_length=100)] = Field({})
+    """Namespace of each tenant: callers whose key or token is of a tenant have their sandboxes there, and those of a
+    tenant that isn't listed are refused. A namespace that can't be used is tried again every few seconds; only its own
+    tenant's callers are affected."""
+    tenant_required: bool = False
+    """Whether callers without a tenant are refused. Otherwise they are the default tenant's."""
     kubeconfig: Path | None = None
     """Kubeconfig file. Unset: the service account in a cluster, else $KUBECONFIG or ~/.kube/config; set it where a
     pod's own service account is not the one to use."""
@@ -42,8 +48,8 @@ class KubernetesSettings(StrictModel):
     """Live sandboxes of one caller, so that no caller takes all. Several gateways can pass it by the number of claims
     that they work on at the same moment."""
     max_sandboxes: Annotated[int, Field(ge=1)] = 200
-    """Live sandboxes of all callers together: set it below what nodes and quota carry, so that the answer comes before
-    any pod is made."""
+    """Live sandboxes of all of a tenant's callers together: set it below what nodes and quota carry, so that the answer
+    comes before any pod is made."""
     touch_interval: Annotated[float, Field(gt=0)] = 30
     """Seconds between two records of a sandbox's use. Each is one write to the API server; the idle timeout is exact
     to this."""

@@ -132,9 +132,9 @@ class LocalBackend(InProcessBackend):
         await self._pool.close()
         self._held.close()
 
-    def warm(self) -> dict[str, int]:
-        """Return how many sandboxes wait for a claim, by template."""
-        return {self._settings.template: len(self._pool)}
+    def warm(self) -> dict[tuple[str, str], int]:
+        """Return how many sandboxes wait for a claim, by tenant (here the default one) and template."""
+        return {("", self._settings.template): len(self._pool)}
 
     async def _launch(self, *, may_make: bool) -> LocalProcess | None:
         return await self._pool.take() or (await self._start() if may_make else None)

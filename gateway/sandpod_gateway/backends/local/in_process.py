@@ -103,7 +103,7 @@ class InProcessBackend:
             step = "Start it, or try again later."
             raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, "The server is not running.", next_step=step)
 
-    async def templates(self) -> tuple[TemplateInfo, ...]:
+    async def templates(self, owner: str) -> tuple[TemplateInfo, ...]:  # noqa: ARG002 - the same for all
         """Return the one template."""
         languages = tuple(language.name for language in self._settings.languages)
         return (TemplateInfo(name=self._settings.template, languages=languages, image=self.image),)

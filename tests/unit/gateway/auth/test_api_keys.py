@@ -61,7 +61,7 @@ async def test_a_key_tells_its_user_and_others_tell_nothing() -> None:
     verifier = verifier_of(entry)
     token = verifier.verify(key)
     assert token is not None
-    assert token.subject == "alice"
+    assert token.subject == "user:alice"
     assert key not in repr(token)
     for wrong in ("", "sandpod_", key[:-1], key + "x", entry.hash, entry.id, "x" * 10_000, "\ud800"):
         assert verifier.verify(wrong) is None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sandpod_gateway.auth.api_keys import KeyFile, hash_key
+from sandpod_gateway.auth.callers import owner_of
 from sandpod_gateway.auth.key_file import change_file, read_keys
 from sandpod_gateway.cli import main
 
@@ -74,6 +75,26 @@ def test_keys_have_the_scopes_that_are_named(keys: Command) -> None:
     assert len(read_keys(keys.path).keys) == 1
 
 
+def test_keys_of_a_tenant_and_of_administrators_are_listed_as_such(keys: Command) -> None:
+    keys.create("alice", "--tenant", "research", "--admin")
+    [entry] = read_keys(keys.path).keys
+    caller = entry.caller()
+    assert (caller.owner, caller.tenant, caller.role) == (owner_of("research", "alice"), "research", "admin")
+    [row] = keys.json("list")
+    assert (row["tenant"], row["user"], row["scopes"]) == ("research", "alice", "admin")
+    for wrong in ("Research", "a.b", "a:b", ""):
+        assert "tenant and templates" in keys("create", "--user", "a", "--tenant", wrong, code=main.EXIT_REFUSED)
+    assert len(read_keys(keys.path).keys) == 1
+
+
+def test_revoke_of_a_user_leaves_the_keys_of_another_tenants_user_of_that_name(keys: Command) -> None:
+    research, _ = keys.create("alice", "--tenant", "research")
+    default, _ = keys.create("alice")
+    assert f"revoked {default} of alice" in keys("revoke", "--user", "alice")
+    assert "There is no key of user alice." in keys("revoke", "--user", "alice", code=main.EXIT_REFUSED)
+    assert f"revoked {research} of alice" in keys("revoke", "--user", "alice", "--tenant", "research")
+
+
 @pytest.mark.parametrize("days", ["0", "36501", "9999999999"])
 def test_days_that_no_key_is_valid_for_are_refused(keys: Command, days: str) -> None:
     assert "--days is 1 to 36500." in keys("create", "--user", "alice", "--days", days, code=main.EXIT_REFUSED)
@@ -130,7 +151,9 @@ def test_revoke_of_a_key_that_there_is_and_one_that_there_is_not_changes_nothing
 
 
 def test_rotate_makes_a_like_key_and_lets_the_old_one_end_after_the_grace(keys: Command) -> None:
-    old, _ = keys.create("alice", "--name", "ci", "--tools", "core", "--templates", "small", "--read-only")
+    old, _ = keys.create(
+        "alice", "--name", "ci", "--tools", "core", "--templates", "small", "--read-only", "--tenant", "a", "--admin"
+    )
     made = keys.json("rotate", old, "--grace", "2", "--days", "30")
     ending, new = read_keys(keys.path).keys
     assert ending.expires is not None

@@ -41,7 +41,7 @@ async def test_token_says_who_calls(issuer: Issuer) -> None:
     token = await verifier_of(issuer).verify(issuer.token(scope="run read", azp="app"))
     assert token is not None
     assert token.caller == Caller("user:alice", TOKEN_KEY_ID)
-    assert (token.subject, token.client_id, token.scopes, token.token) == ("alice", "app", ["run", "read"], "")
+    assert (token.subject, token.client_id, token.scopes, token.token) == ("user:alice", "app", ["run", "read"], "")
 
 
 async def test_claim_of_the_settings_names_the_user(issuer: Issuer) -> None:

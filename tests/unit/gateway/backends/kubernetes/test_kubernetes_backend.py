@@ -70,7 +70,7 @@ async def test_a_claim_takes_no_thread(
         raise AssertionError("a thread was asked for")
 
     kube.show("ADDED", body("w"))
-    await until(lambda: backend.warm() == {"default": 1})
+    await until(lambda: backend.warm() == {("", "default"): 1})
     monkeypatch.setattr(asyncio, "to_thread", refused)
     assert (await backend.claim(ClaimRequest(owner="alice"))).name == "w"
 
@@ -110,6 +110,20 @@ async def test_a_start_with_bad_credentials_says_so(kube: KubeServer, kubeconfig
     assert "credentials" in (await refusal(kubeconfig)).next_step
 
 
+@pytest.mark.promise("tenants-unaffected")
+async def test_a_start_can_be_tried_again_after_one_that_failed(kube: KubeServer, kubeconfig: Path) -> None:
+    backend = KubernetesBackend(KubernetesSettings(kubeconfig=kubeconfig, warm_streams=0))
+    kube.broken["sandboxtemplates"] = 403
+    with pytest.raises(StartError):
+        await backend.start()
+    del kube.broken["sandboxtemplates"]
+    await backend.start()
+    kube.show("ADDED", body("w"))
+    await until(lambda: backend.warm() == {("", "default"): 1})
+    assert (await backend.claim(ClaimRequest(owner="alice"))).name == "w"
+    await backend.close()
+
+
 async def test_the_kubeconfigs_token_goes_with_every_request(kube: KubeServer, backend: KubernetesBackend) -> None:
     kube.show("ADDED", body("w"))
     await until(lambda: kube.execs == ["w"])
@@ -127,7 +141,7 @@ async def test_a_check_fails_while_the_cluster_does(kube: KubeServer, backend: K
 async def test_claims_with_a_session_are_one_request_each(kube: KubeServer, backend: KubernetesBackend) -> None:
     for name in ("a", "b"):
         kube.show("ADDED", body(name))
-    await until(lambda: backend.warm() == {"default": 2})
+    await until(lambda: backend.warm() == {("", "default"): 2})
     kube.api.requests.clear()
     records = [await backend.claim(ClaimRequest(owner="alice", session=session)) for session in ("one", "two", "one")]
     assert records[0].name == records[2].name != records[1].name
@@ -292,7 +306,7 @@ async def test_warm_sandboxes_and_strange_names_are_nobodys(kube: KubeServer, ba
         with pytest.raises(SandpodError) as refused:
             await backend.open_stream(name)
         assert refused.value.code == ErrorCode.SESSION_NOT_FOUND
-    assert backend.warm() == {"default": 1}
+    assert backend.warm() == {("", "default"): 1}
     assert set(kube.api.objects) == {"w"}
 
 

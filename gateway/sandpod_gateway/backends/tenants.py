@@ -1,0 +1,165 @@
+"""Tenants: a backend for each, which look like one to all that is above.
+
+An owner says which tenant a call is of, and a sandbox is known above by its name and its tenant's, since those of two
+namespaces may have the same name. What a tenant has, such as a namespace, only its own backend knows.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.auth.callers import tenant_of
+from sandpod_gateway.auth.key_source import KeySource
+from sandpod_gateway.auth.links import SecretStore
+from sandpod_gateway.backends.base import Backend, ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
+from sandpod_gateway.errors import SandpodError
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 10.0  # between two tries to start a tenant's backend
+SEPARATOR: Final = "."  # between a tenant and a sandbox, whose names are DNS labels
+
+
+class _Part(NamedTuple):
+    """A tenant's backend."""
+
+    tenant: str  # empty for the default one
+    backend: Backend
+
+    def outer(self, record: SandboxRecord) -> SandboxRecord:
+        """Return a record as it is known above."""
+        return replace(record, name=f"{self.tenant}{SEPARATOR}{record.name}") if self.tenant else record
+
+
+class TenantBackend:
+    """Sandboxes of several tenants; implements `base.Backend`.
+
+    The default tenant's backend must start; it also has the keys and what links are signed with. Another one that does
+    not start is tried again until it does: its callers get backend_unavailable meanwhile, and no other's notice.
+    """
+
+    def __init__(self, default: Backend, tenants: Mapping[str, Backend] = {}, *, required: bool = False) -> None:
+        """Use these backends, by tenant; with `required`, callers without a tenant are refused."""
+        self.kind = default.kind
+        self._default = _Part("", default)
+        self._parts = {tenant: _Part(tenant, backend) for tenant, backend in tenants.items()}
+        self._required = required
+        self._missing = set(self._parts)  # those that have not started
+        self._at_end = contextlib.AsyncExitStack()
+
+    async def start(self) -> None:
+        """Start all; see `base.Backend.start`."""
+        await self._default.backend.start()
+        self._at_end.push_async_callback(self._default.backend.close)
+        await asyncio.gather(*map(self._try, self._parts.values()))
+        for tenant in self._missing:
+            task = asyncio.create_task(self._retry(self._parts[tenant]), name=f"start of tenant {tenant}")
+            self._at_end.push_async_callback(asyncio.wait, {task})
+            self._at_end.callback(task.cancel)
+
+    async def close(self) -> None:
+        """Close all."""
+        await self._at_end.aclose()
+
+    async def _retry(self, part: _Part) -> None:
+        while part.tenant in self._missing:
+            await asyncio.sleep(RETRY_SECONDS)
+            await self._try(part)
+
+    async def _try(self, part: _Part) -> None:
+        try:
+            await part.backend.start()
+        except SandpodError as error:
+            logger.error("tenant %s is not available: %s %s", part.tenant, error.message, error.next_step)  # noqa: TRY400
+        except Exception:
+            logger.exception("tenant %s is not available", part.tenant)  # and no other tenant suffers from it
+        else:
+            self._at_end.push_async_callback(part.backend.close)
+            self._missing.discard(part.tenant)
+            logger.info("tenant %s is available", part.tenant)
+
+    async def check(self) -> None:
+        """Return when the default tenant's sandboxes could be claimed; see `base.Backend.check`."""
+        await self._default.backend.check()
+
+    async def claim(self, request: ClaimRequest) -> SandboxRecord:
+        """Give the caller a sandbox of its tenant; see `base.Backend.claim`."""
+        part = self._of(request.owner)
+        return part.outer(await part.backend.claim(request))
+
+    async def get(self, name: str) -> SandboxRecord | None:
+        """Return the claimed sandbox of that name, whosever it is."""
+        part, inner = self._at(name)
+        record = await part.backend.get(inner)
+        return None if record is None else part.outer(record)
+
+    async def list(self, owner: str) -> list[SandboxRecord]:
+        """Return the owner's sandboxes, oldest first."""
+        part = self._of(owner)
+        return [part.outer(record) for record in await part.backend.list(owner)]
+
+    async def templates(self, owner: str) -> tuple[TemplateInfo, ...]:
+        """Return the templates of the owner's tenant; see `base.Backend.templates`."""
+        return await self._of(owner).backend.templates(owner)
+
+    def link_store(self) -> SecretStore | None:
+        """Return where links' secrets are; see `base.Backend.link_store`."""
+        return self._default.backend.link_store()
+
+    def key_source(self) -> KeySource | None:
+        """Return where the keys of all tenants' callers are; see `base.Backend.key_source`."""
+        return self._default.backend.key_source()
+
+    def warm(self) -> dict[tuple[str, str], int]:
+        """Return how many sandboxes wait for a claim, by tenant and template."""
+        parts = (self._default, *self._parts.values())
+        return {(part.tenant, key[1]): n for part in parts for key, n in part.backend.warm().items()}
+
+    async def wake(self, name: str) -> SandboxRecord | None:
+        """Return the sandbox once it is Ready; see `base.Backend.wake`."""
+        part, inner = self._at(name)
+        record = await part.backend.wake(inner)
+        return None if record is None else part.outer(record)
+
+    async def delete(self, name: str) -> None:
+        """End the sandbox."""
+        part, inner = self._at(name)
+        await part.backend.delete(inner)
+
+    async def touch(self, name: str) -> None:
+        """Note that the sandbox is in use now."""
+        part, inner = self._at(name)
+        await part.backend.touch(inner)
+
+    async def keep_busy(self, name: str, seconds: float) -> None:
+        """Note that a background run may go on for so many seconds; see `base.Backend.keep_busy`."""
+        part, inner = self._at(name)
+        await part.backend.keep_busy(inner, seconds)
+
+    async def open_stream(self, name: str) -> ByteStream:
+        """Open a stream to the sandbox's runner; see `base.Backend.open_stream`."""
+        part, inner = self._at(name)
+        return await part.backend.open_stream(inner)
+
+    def _of(self, owner: str) -> _Part:
+        """Return the part of an owner's tenant. Raises forbidden or backend_unavailable."""
+        tenant = tenant_of(owner)
+        part = self._parts.get(tenant) if tenant else self._default
+        if part is None or (self._required and not tenant):
+            message = f"This server has no tenant {tenant}." if tenant else "Your key or token is of no tenant."
+            step = "Ask the administrator for a key of a tenant that this server has."
+            raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
+        if tenant in self._missing:
+            message, step = "Your tenant's sandboxes are not available.", "Try again later, or tell the administrator."
+            raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, message, next_step=step)
+        return part
+
+    def _at(self, name: str) -> tuple[_Part, str]:
+        """Return the part that a sandbox is in, and its name there; no sandbox of the default one has a separator."""
+        tenant, _, inner = name.partition(SEPARATOR)
+        part = self._parts.get(tenant)
+        return (self._default, name) if part is None else (part, inner)
