@@ -17,7 +17,10 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount
 
+from sandpod_gateway.audit.log import AuditLog
+from sandpod_gateway.auth.api_keys import KeyFile
 from sandpod_gateway.auth.callers import LOCAL, LOCAL_KEY_ID
+from sandpod_gateway.auth.key_changes import KeyChanges
 from sandpod_gateway.auth.key_file import WatchedFile
 from sandpod_gateway.auth.links import POLL_SECONDS, Links, MemoryStore
 from sandpod_gateway.auth.verifier import RESOURCE_PATH, Keys, create_auth
@@ -27,6 +30,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.links import LinkMaker, Transfers
 from sandpod_gateway.files.service import Files
 from sandpod_gateway.http.attempts import Attempts
+from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.connections import serving_on_loopback
 from sandpod_gateway.http.limits import OpenSessions, Requests
 from sandpod_gateway.http.routes import FileRoutes, health_routes, metrics_route
@@ -59,10 +63,13 @@ class Gateway:
         file = settings.auth.keys_file
         self._key_source = WatchedFile(file) if file is not None else backend.key_source()
         self._keys = Keys()
+        self._key_changes = KeyChanges()
         oidc, public_url = settings.auth.oidc, settings.links.public_url
         self._has_callers = self._key_source is not None or oidc is not None
         self._auth = create_auth(self._keys, oidc, public_url) if self._has_callers else None
         self.metrics = Metrics()
+        version = importlib.metadata.version("sandpod")
+        self._audit = AuditLog(settings.audit, self.metrics, version)
         self._sandboxes = Sandboxes(backend, self.metrics)
         self.metrics.watch_pools(backend.warm)
         self.metrics.open_streams.set_function(self._sandboxes.open_streams)
@@ -70,7 +77,7 @@ class Gateway:
         owner_of_key = self._keys.owner_of_key if self._has_callers else {LOCAL_KEY_ID: LOCAL.owner}.get
         self._links = Links(backend.link_store() or MemoryStore(), owner_of_key)
         files = Files(self._sandboxes, self.metrics, max_upload=limits.upload_bytes, default_read=limits.output_chars)
-        self._file_routes = FileRoutes(self._links, Transfers(files, settings.links.upload_bytes))
+        self._file_routes = FileRoutes(self._links, Transfers(files, settings.links.upload_bytes), self._audit)
         self._loopback: str | None = None
         self._installer = Installer(self._sandboxes, settings.packages)
         parts = Parts(
@@ -84,7 +91,7 @@ class Gateway:
         )
         self.mcp = create_mcp(
             parts,
-            version=importlib.metadata.version("sandpod"),
+            version=version,
             auth=self._auth,
             compat=settings.compat,
             max_calls=limits.max_requests_per_owner,
@@ -92,6 +99,7 @@ class Gateway:
             facts=facts(settings),
             link_files=settings.links.in_content,
             libraries=settings.libraries,
+            audit=self._audit,
         )
         self.mcp.resource("sandpod://capabilities", mime_type="application/json")(self._capabilities)
 
@@ -109,8 +117,14 @@ class Gateway:
     async def running(self) -> AsyncIterator[None]:
         """Run the backend and background tasks until the block is left.
 
-        Raises SandpodError: backend_unavailable. StartError: what holds the API keys can't be read.
+        Raises SandpodError: backend_unavailable. StartError: what holds the API keys can't be read, or no audit log
+        can be written.
         """
+        async with self._audit.running(), self._services():
+            yield
+
+    @asynccontextmanager
+    async def _services(self) -> AsyncIterator[None]:
         self._installer.open()
         await self._backend.start()
         await self._read_link_keys()
@@ -120,8 +134,8 @@ class Gateway:
             repeat(POLL_SECONDS, self._links.refresh, task="link_keys"),
         ]
         if self._key_source is not None:
-            self._keys.use(await self._key_source.read())
-            work.append(repeat(RETRY_SECONDS, partial(self._key_source.follow, self._keys.use), task="api_keys"))
+            self._use_keys(await self._key_source.read())
+            work.append(repeat(RETRY_SECONDS, partial(self._key_source.follow, self._use_keys), task="api_keys"))
         tasks = [asyncio.create_task(each) for each in work]
         try:
             yield
@@ -133,6 +147,11 @@ class Gateway:
                 await self._installer.close()
                 await self._sandboxes.close()
                 await self._backend.close()
+
+    def _use_keys(self, keys: KeyFile) -> None:
+        self._keys.use(keys)
+        if self._audit.on and (facts := self._key_changes.facts(keys)):
+            self._audit.event("keys", **facts)
 
     def _address(self) -> str | None:
         """Return the address by which the caller knows this server, or None over stdio."""
@@ -179,6 +198,7 @@ class Gateway:
             requests=Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics),
             attempts=Attempts(self.metrics),
             allow_query_key=settings.auth.allow_query_key,
+            refusals=RefusedRequests(self._audit),
         )
         for_pages = Middleware(
             CORSMiddleware,

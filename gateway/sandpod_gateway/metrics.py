@@ -60,6 +60,9 @@ class Metrics:
             "Failed rounds of reading the API keys and the keys of links, and of closing unused connections.",
             task=("api_keys", "certificate", "connections", "link_keys"),
         )
+        self.audit_records = counter(
+            "sandpod_audit_records", "Audit records.", sink=("stdout", "file"), result=("written", "lost")
+        )
 
     def _counter(self, name: str, text: str, **labels: Iterable[str]) -> Counter:
         """Return a counter with all its series: a rate over one that appears late misses its first step."""

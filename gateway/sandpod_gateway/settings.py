@@ -25,6 +25,7 @@ from sandpod_api.fields import DAY
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.strict_model import StrictModel
 from sandpod_gateway.api.toolsets import ALL, ToolsetName, expanded
+from sandpod_gateway.audit.settings import AuditSettings
 from sandpod_gateway.auth.oidc import OidcSettings
 from sandpod_gateway.backends.factory import BackendKind
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
@@ -136,6 +137,8 @@ class Settings(StrictModel, BaseSettings):
     `compat.systems` is set."""
     libraries: list[str] = []
     """Python libraries that the default sandbox has, as the tool's description names them."""
+    audit: AuditSettings = AuditSettings()
+    """The audit log: who did what."""
     compat: CompatSettings = CompatSettings()
     """Tools of other systems."""
     local: LocalSettings = LocalSettings()

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import httpx2
 import pytest
 
+from sandpod_gateway.audit.verify import Verification
 from sandpod_gateway.cli import main
 from support.cluster.callers import Caller
 from support.cluster.cluster import Cluster, forwarded, until
@@ -123,6 +124,26 @@ async def test_mistake_in_the_secret_locks_nobody_out_and_its_removal_everybody(
             kept["metadata"][name] = secret["metadata"].get(name, {})
         await cluster.kubectl("apply", "-n", cluster.namespace, "-f", "-", stdin=json.dumps(kept))
     await all_take(gateways, keys["alice"], wanted=True)
+
+
+@pytest.mark.promise("audit-recorded")
+async def test_logs_of_the_gateways_pods_verify_and_say_who_ran_what(cluster: Cluster, alice: Caller) -> None:
+    async with alice.connect() as session:
+        run = await session.python("print('recorded')")
+    pods = await cluster.component_pods("gateway")
+
+    async def recorded() -> list[dict[str, Any]]:
+        logs = [await cluster.kubectl("logs", pod, "-n", cluster.namespace, "--tail", "2000") for pod in pods]
+        verification, lines = Verification(), "".join(logs).encode().splitlines()
+        verification.read("all", lines)
+        verification.finish()
+        assert verification.problems == []
+        records = [json.loads(line) for line in lines if line.startswith(b'{"audit":')]
+        return [record for record in records if record.get("run_id") == run["run_id"]]
+
+    [record] = await until("the run is in a pod's log", recorded, within=WITHIN)
+    assert (record["user"], record["tool"], record["outcome"]) == ("user:alice", "run_python_code", "ok")
+    assert record["replica"].partition("/")[0] in pods
 
 
 @pytest.mark.promise("key-scopes")

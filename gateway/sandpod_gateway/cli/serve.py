@@ -43,6 +43,8 @@ _UNSAFE: Final = """\
 def run(settings: Settings, *, over_stdio: bool) -> None:
     """Serve until a signal or the client ends it. Raises SandpodError: it can't be served; says why."""
     shield_memory()
+    if over_stdio:
+        settings.audit.check_stdio()
     backend = create_backend(settings.backend, local=settings.local, kubernetes=settings.kubernetes)
     gateway = Gateway(settings, backend)
     with temporary.own_folder():

@@ -23,10 +23,13 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.audit.act import note
+from sandpod_gateway.audit.log import AuditLog
 from sandpod_gateway.auth.links import Links, Method
 from sandpod_gateway.content import mime_type
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.links import Transfers
+from sandpod_gateway.http.audit import LinkAudit
 from sandpod_gateway.http.negotiation import problem
 
 # What a browser may show: nothing in it can run script.
@@ -53,14 +56,15 @@ class FileRoutes:
 
     links: Links
     transfers: Transfers
+    audit: AuditLog
     _uploads: Counter[str] = field(default_factory=Counter, init=False)
 
     def routes(self) -> list[Route]:
         """Return them."""
-        return [
-            Route("/files/{sandbox}/{path:path}", self._answer, methods=["GET", "HEAD", "PUT"]),
-            *(Route(f"/archives/{{sandbox}}.{form}", self._answer, methods=["GET"]) for form in _ARCHIVES),
-        ]
+        audited = [Middleware(LinkAudit, log=self.audit)] if self.audit.on else []
+        files = Route("/files/{sandbox}/{path:path}", self._answer, methods=["GET", "HEAD", "PUT"], middleware=audited)
+        archives = [f"/archives/{{sandbox}}.{form}" for form in _ARCHIVES]
+        return [files, *(Route(each, self._answer, methods=["GET"], middleware=audited) for each in archives)]
 
     async def _answer(self, request: Request) -> Response:
         sandbox, path = request.path_params["sandbox"], request.path_params.get("path")
@@ -73,11 +77,13 @@ class FileRoutes:
             message, step = "This link is not valid, or not any more.", "Ask for a new one with create_link."
             return problem(SandpodError(ErrorCode.FORBIDDEN, message, next_step=step), headers=_SAFE_HEADERS)
         try:
+            await self.audit.begin(user=owner, method=method, sandbox=sandbox, path=path)
             if method == "put":
                 size = await self._take(owner, sandbox, path, request.stream())
                 return JSONResponse({"sandbox": sandbox, "path": path, "size": size}, status_code=201)
             return await (self._archive(owner, sandbox, path) if method == "archive" else self._send(request, owner))
         except SandpodError as error:
+            note(error=error.code)
             return problem(error, headers=_SAFE_HEADERS)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it

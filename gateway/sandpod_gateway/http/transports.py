@@ -24,6 +24,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import TOOLS, expanded
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.attempts import Attempts
+from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.limits import BoundedBodies, OpenSessions, Requests, SessionLimit
 from sandpod_gateway.http.negotiation import coded, problem, refused
 
@@ -51,8 +52,10 @@ class Transports:
         requests: Requests,
         attempts: Attempts,
         allow_query_key: bool,
+        refusals: RefusedRequests,
     ) -> None:
         self._attempts = attempts
+        self._refusals = refusals
         self._allow_query_key = allow_query_key
         guards: dict[str, Any] = {"host_origin_protection": True, "allowed_hosts": hosts, "allowed_origins": origins}
         self._streamable = mcp.http_app(
@@ -86,9 +89,9 @@ class Transports:
         """Answer a request."""
         served = _resolved(scope, allow_query_key=self._allow_query_key)
         if isinstance(served, Response):
-            await served(scope, receive, send)
+            await served(scope, receive, self._refusals.seen(scope, send))
             return
-        send = self._attempts.slowed(served, send)
+        send = self._attempts.slowed(served, self._refusals.seen(served, send))
         if served["path"] == MCP_PATH:
             await coded(self._streamable, served, receive, send)
         elif served["path"] == SSE_PATH:  # an endless answer, and a session

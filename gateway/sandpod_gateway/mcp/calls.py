@@ -24,7 +24,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import TOOLS, Toolset, expanded
 from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.mcp.tool_results import refuse
+from sandpod_gateway.mcp.tool_results import count_refusal, refuse
 from sandpod_gateway.mcp.toolbox import SetTool
 from sandpod_gateway.metrics import Metrics
 
@@ -142,7 +142,7 @@ def chosen_toolsets(server: frozenset[str]) -> frozenset[str]:
 
 def resource_error(metrics: Metrics, error: SandpodError) -> ResourceError:
     """Count a refused resource and return the protocol's error for it."""
-    metrics.refusals.labels(error.code).inc()
+    count_refusal(metrics, error)
     return ResourceError(f"{error.code}: {error.message} {error.next_step}", log_level=logging.DEBUG)
 
 

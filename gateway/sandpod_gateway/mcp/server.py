@@ -9,10 +9,12 @@ from fastmcp.resources import ResourceContent, ResourceResult
 from fastmcp.server.auth import AuthProvider
 
 from sandpod_gateway.api.toolsets import ALL
+from sandpod_gateway.audit.log import AuditLog
 from sandpod_gateway.auth.current import current_owner
 from sandpod_gateway.content import json_size
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.service import Files
+from sandpod_gateway.mcp.audit import AuditMiddleware
 from sandpod_gateway.mcp.calls import FILES_URI, CallMiddleware, resource_error
 from sandpod_gateway.mcp.compat.chrishayuk import Chrishayuk
 from sandpod_gateway.mcp.compat.common import System
@@ -70,6 +72,7 @@ def create_mcp(
     facts: Mapping[str, str],
     link_files: bool,
     libraries: Sequence[str],
+    audit: AuditLog,
 ) -> FastMCP[None]:
     """Return the server with its own `toolsets` and those of other systems, for `max_calls` of each caller at a time.
 
@@ -84,6 +87,8 @@ def create_mcp(
         mask_error_details=True,  # unknown errors are ours to log: their texts may hold anything
         on_duplicate="replace",  # tools of other systems may take the names of ours
     )
+    if audit.on:
+        mcp.add_middleware(AuditMiddleware(audit, parts.metrics))  # the first one sees all calls, and how they end
     mcp.add_middleware(CallMiddleware(max_calls, toolsets or ALL, parts.metrics))
     if toolsets:
         toolbox = Toolbox(mcp, parts, facts, link_files=link_files)

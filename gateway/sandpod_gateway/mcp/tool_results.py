@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from sandpod_gateway.api import results
 from sandpod_gateway.api.run_results import Outcome, Rich, RunOutput, RunResult
+from sandpod_gateway.audit.act import note
 from sandpod_gateway.content import Answer, Picture
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.metrics import Metrics
@@ -50,9 +51,15 @@ def tool_result(answer: Answer[BaseModel], *, is_error: bool = False, link_files
     return ToolResult(content=content, structured_content=model.model_dump(mode="json"), is_error=is_error)
 
 
+def count_refusal(metrics: Metrics, error: SandpodError) -> None:
+    """Count a refusal, and note it for the audit log."""
+    metrics.refusals.labels(error.code).inc()
+    note(error=error.code)
+
+
 def refuse(metrics: Metrics, error: SandpodError) -> ToolResult:
     """Count a refused call and return its result."""
-    metrics.refusals.labels(error.code).inc()
+    count_refusal(metrics, error)
     return tool_result(Answer(error.problem()), is_error=True)
 
 

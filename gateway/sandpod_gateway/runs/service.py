@@ -19,6 +19,7 @@ from pydantic import Field
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Outcome, RunResult
+from sandpod_gateway.audit.act import note
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.content import Answer
 from sandpod_gateway.errors import SandpodError
@@ -197,6 +198,7 @@ class Runs:
         """Count a run that has ended, and log it without its code and output."""
         record, request = active.record, active.request
         fields = (run_id(record.name, active.run), record.owner, request.language, outcome, active.elapsed)
+        note(run_id=fields[0], language=request.language, run_outcome=outcome)
         logger.info("run %s ended: owner %s, %s, %s, %.3f s", *fields)
         language = language_label(request.language)
         self._metrics.runs.labels(language, outcome).inc()

@@ -18,6 +18,7 @@ import anyio
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import Reason
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.audit.act import note
 from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.backends.base import Backend, ClaimRequest, SandboxRecord, TemplateInfo
 from sandpod_gateway.errors import SandpodError
@@ -73,6 +74,7 @@ class Sandboxes:
         if record.status in {"Suspended", "Pending"}:
             await self._disconnect(record.name)  # an earlier stream leads to a pod that is gone
             record = await self._backend.wake(record.name) or record
+        note(sandbox=record.name)
         if record.status != "Ready":
             raise _unusable(record)
         return record
@@ -91,8 +93,7 @@ class Sandboxes:
             step = "Run a program or write a file to start one, or name a sandbox from list_sandboxes."
             raise SandpodError(ErrorCode.SESSION_NOT_FOUND, message, cause=_gone(record), next_step=step)
         made = await self.create(ClaimRequest(owner=owner, session=DEFAULT_SESSION))
-        if gone := _gone(record):
-            self._slots[made.name].replaces = gone
+        self._slots[made.name].replaces = _gone(record) or self._slots[made.name].replaces
         return made
 
     async def create(self, request: ClaimRequest) -> SandboxRecord:
@@ -114,6 +115,7 @@ class Sandboxes:
             raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
         self._metrics.claims.labels("ok").inc()
         self._metrics.claim_seconds.observe(time.perf_counter() - start)
+        note(sandbox=record.name, template=record.template)
         return record
 
     async def list(self, owner: str) -> list[SandboxRecord]:
@@ -143,6 +145,7 @@ class Sandboxes:
         if record is None:
             step = "Call list_sandboxes, or leave `sandbox` out to use your default one."
             raise SandpodError(ErrorCode.SESSION_NOT_FOUND, "There is no such sandbox.", next_step=step)
+        note(sandbox=record.name)
         return record
 
     def lost_hint(self, record: SandboxRecord, context: str | None) -> str | None:

@@ -21,7 +21,7 @@ from sandpod_gateway.content import Answer, Picture
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.paths import inside_workspace
 from sandpod_gateway.mcp.compat.settings import CompatSettings
-from sandpod_gateway.mcp.tool_results import answering, images
+from sandpod_gateway.mcp.tool_results import answering, count_refusal, images
 from sandpod_gateway.mcp.toolbox import Parts
 from sandpod_gateway.runs.request import RunRequest
 
@@ -72,7 +72,7 @@ class System:
 
     def refuse(self, refused: Refused, error: SandpodError, **fields: Any) -> ToolResult:
         """Count a refused call and return its result, with more fields where that is an object."""
-        self.parts.metrics.refusals.labels(error.code).inc()
+        count_refusal(self.parts.metrics, error)
         value = refused(error)
         return as_result({**value, **fields} if isinstance(value, dict) else value)
 

@@ -1,0 +1,71 @@
+"""One act of a caller, from its beginning to its record.
+
+The way in makes an act; whoever learns something of it on the way notes that, without knowing whether there is an audit
+log. What comes from callers is bounded here.
+"""
+
+import hashlib
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+MAX_TEXT: Final = 256  # characters of anything that a caller chose
+MAX_BODY: Final = 64 * 1024  # bytes of a program that is recorded whole
+
+CodeForm = Literal["hash", "body", "none"]
+Record = dict[str, Any]
+
+current: Final[ContextVar["Act | None"]] = ContextVar("sandpod_act", default=None)
+
+
+@dataclass(slots=True, eq=False)
+class Act:
+    """What is known of an act."""
+
+    event: str
+    facts: Record
+    code: str | None = None
+    started: float = field(default_factory=time.perf_counter)
+    number: int = 0  # joins the records of one act
+    known: bool = True  # whether it is known whose it is; what is not is no act, and has no record
+
+    def note(self, **facts: Any) -> None:
+        """Add what is known now; what is None is not."""
+        self.facts.update({name: bounded(value) for name, value in facts.items() if value is not None})
+
+    def record(self, phase: Literal["begin", "end"]) -> Record:
+        """Return the record of its beginning or end as of now."""
+        record = {**self.facts, "time": now(), "event": self.event, "phase": phase, "id": self.number}
+        if phase == "end":
+            record["outcome"] = self.facts.get("outcome", "refused" if "error" in self.facts else "ok")
+            record["duration_ms"] = round((time.perf_counter() - self.started) * 1000)
+        return record
+
+
+def note(**facts: Any) -> None:
+    """Add to what is known of the act that is going on, if it is recorded; what is None is not known."""
+    if (act := current.get()) is not None:
+        act.note(**facts)
+
+
+def now() -> str:
+    """Return the time: RFC 3339, milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def bounded(value: Any) -> Any:
+    """Return a fact with texts of bounded length."""
+    return f"{value[:MAX_TEXT]}…" if isinstance(value, str) and len(value) > MAX_TEXT else value
+
+
+def code_facts(code: str, form: CodeForm) -> Record:
+    """Return what is recorded of a program."""
+    if form == "none":
+        return {}
+    data = code.encode("utf-8", "surrogatepass")
+    facts: Record = {"code_sha256": hashlib.sha256(data).hexdigest(), "code_bytes": len(data)}
+    if form == "body":
+        facts["code"] = data[:MAX_BODY].decode("utf-8", "replace")
+    return facts
