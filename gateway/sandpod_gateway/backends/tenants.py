@@ -95,7 +95,8 @@ class TenantBackend:
         """Return the claimed sandbox of that name, whosever it is."""
         part, inner = self._at(name)
         record = await part.backend.get(inner)
-        return None if record is None else part.outer(record)
+        # Whoever may write to a tenant's namespace could enter another tenant's user as owner there.
+        return None if record is None or tenant_of(record.owner) != part.tenant else part.outer(record)
 
     async def list(self, owner: str) -> list[SandboxRecord]:
         """Return the owner's sandboxes, oldest first."""

@@ -35,8 +35,9 @@ from sandpod_gateway.runs.recorder import Recorder
 from sandpod_gateway.runs.request import ActiveRun, RunRequest, check_run, start_run
 from sandpod_gateway.runs.result import RunEnd, build_reading
 from sandpod_gateway.runs.service import TailReader
+from sandpod_gateway.sandboxes.endings import forgotten
 from sandpod_gateway.sandboxes.requests import ask_runner
-from sandpod_gateway.sandboxes.service import Sandboxes, forgotten
+from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_runner.protocol import messages as protocol
 
 _T = TypeVar("_T")

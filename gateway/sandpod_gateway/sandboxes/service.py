@@ -15,8 +15,6 @@ from typing import Final
 
 import anyio
 
-from sandpod_api.base import rfc3339
-from sandpod_api.conditions import Reason
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.audit.act import note
 from sandpod_gateway.auth.current import current_caller
@@ -25,6 +23,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner.connection import RunnerConnection, open_connection
 from sandpod_gateway.runner.demux import ConnectionLostError
+from sandpod_gateway.sandboxes.endings import forgotten, gone, unusable
 
 DEFAULT_SESSION: Final = "default"
 IDLE_CONNECTION: Final = 300.0  # seconds after which an unused stream is closed: each costs the API server too
@@ -32,10 +31,6 @@ SWEEP_SECONDS: Final = IDLE_CONNECTION / 10  # between two looks for such stream
 MAX_REPORTED: Final = 256  # lost contexts that are remembered of one sandbox: their names are the caller's
 TOUCH_EVERY: Final = 10.0  # seconds; the backend bounds its writes
 _USABLE: Final = frozenset({"Ready", "Suspended"})  # takes calls now, or once it is resumed
-_ENDED: Final[dict[str, str]] = {
-    Reason.TTL_EXPIRED: "The sandbox has expired: its lifetime (ttl) was over.",
-    Reason.IDLE_TIMEOUT: "The sandbox has expired: it was not used for its idle timeout.",
-}
 
 
 @dataclass(slots=True)
@@ -76,7 +71,7 @@ class Sandboxes:
             record = await self._backend.wake(record.name) or record
         note(sandbox=record.name)
         if record.status != "Ready":
-            raise _unusable(record)
+            raise unusable(record)
         return record
 
     async def _named(self, owner: str, session: str) -> SandboxRecord | None:
@@ -91,9 +86,9 @@ class Sandboxes:
         if not make:
             message = "You have no default sandbox now, so there are no files in it."
             step = "Run a program or write a file to start one, or name a sandbox from list_sandboxes."
-            raise SandpodError(ErrorCode.SESSION_NOT_FOUND, message, cause=_gone(record), next_step=step)
+            raise SandpodError(ErrorCode.SESSION_NOT_FOUND, message, cause=gone(record), next_step=step)
         made = await self.create(ClaimRequest(owner=owner, session=DEFAULT_SESSION))
-        self._slots[made.name].replaces = _gone(record) or self._slots[made.name].replaces
+        self._slots[made.name].replaces = gone(record) or self._slots[made.name].replaces
         return made
 
     async def create(self, request: ClaimRequest) -> SandboxRecord:
@@ -268,34 +263,3 @@ class Sandboxes:
         """Close all connections."""
         for name in list(self._slots):
             await self._disconnect(name)
-
-
-def _unusable(record: SandboxRecord) -> SandpodError:
-    """Return the refusal for a sandbox that is not Ready."""
-    cause, another = record.message or record.reason, "Call create_sandbox for a new one."
-    if record.status == "Expired":
-        message = _ENDED.get(record.reason or "", "The sandbox has expired.")
-        return SandpodError(ErrorCode.SESSION_NOT_FOUND, message, next_step=another)
-    if record.status == "Failed":
-        message = "The sandbox is lost, with the files in it."
-        return SandpodError(ErrorCode.SANDBOX_LOST, message, cause=cause, next_step=another)
-    message = f"The sandbox is not ready: it is {record.status.lower()}."
-    return SandpodError(ErrorCode.SESSION_BUSY, message, cause=cause, next_step="Try again in a moment.")
-
-
-def _gone(record: SandboxRecord | None) -> str | None:
-    """Return in a sentence what became of a default sandbox that has ended; None where none has."""
-    if record is None or record.status not in {"Expired", "Failed"}:
-        return None
-    why = _ENDED.get(record.reason or "") or record.message or "it ended."
-    return f"Your previous default sandbox is gone, with its files: {why.removeprefix('The sandbox ')}"
-
-
-def forgotten(record: SandboxRecord | None) -> str | None:
-    """Return in a sentence what the sandbox lost when it was resumed; None where it never was suspended."""
-    if record is None or record.resumed is None:
-        return None
-    return (
-        f"The sandbox was suspended and resumed at {rfc3339(record.resumed)}: its workspace's files are kept, but "
-        "runs, processes and the variables of contexts from before are gone."
-    )

@@ -62,7 +62,8 @@ async def test_capabilities_are_told_even_when_the_templates_can_not_be_listed(a
     [fixed] = (await told(alice))["templates"]["available"]
     assert (fixed["name"], fixed["workspace"]) == ("default", "its size is fixed, and it ends with its sandbox")
 
-    async def refuse() -> tuple[TemplateInfo, ...]:
+    async def refuse(owner: str) -> tuple[TemplateInfo, ...]:
+        del owner
         raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, "Not now.", next_step="Try again.")
 
     place.backend.templates = refuse  # type: ignore[method-assign]  # a fault that this backend can't have

@@ -92,6 +92,15 @@ async def test_name_without_a_tenants_before_it_is_the_default_tenants(
 
 
 @pytest.mark.promise("tenants-apart")
+async def test_sandbox_whose_owner_is_of_another_tenant_than_its_namespace_is_nobodys(
+    parts: tuple[TenantBackend, FakeBackend, FakeBackend],
+) -> None:
+    backend, a, _ = parts
+    for owner in (B, NOBODY):
+        made = await a.claim(ClaimRequest(owner=owner))
+        assert await backend.get(f"a.{made.name}") is None
+
+
 async def test_unknown_tenant_is_refused_and_nothing_is_made(
     parts: tuple[TenantBackend, FakeBackend, FakeBackend],
 ) -> None:

@@ -75,13 +75,15 @@ def test_a_missing_network_is_told_with_the_profiles_of_the_template(
 async def test_profiles_are_those_of_the_sandboxs_own_template(alice: Caller, place: Served) -> None:
     failing = f"import sys\nprint({NO_NAME!r}, file=sys.stderr)\nsys.exit(6)"
 
-    async def several() -> tuple[TemplateInfo, ...]:
+    async def several(owner: str) -> tuple[TemplateInfo, ...]:
+        del owner
         return (TemplateInfo(name="other", networks=("all",)), TemplateInfo(name="default", networks=("none", "web")))
 
     place.backend.templates = several  # type: ignore[method-assign]  # this backend has but one
     assert 'create_sandbox(template="default", network="web")' in ((await alice.python(failing)).hint or "")
 
-    async def refuse() -> tuple[TemplateInfo, ...]:
+    async def refuse(owner: str) -> tuple[TemplateInfo, ...]:
+        del owner
         raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, "Not now.", next_step="Try again.")
 
     place.backend.templates = refuse  # type: ignore[method-assign]  # a fault that this backend can't have
