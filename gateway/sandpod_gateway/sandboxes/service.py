@@ -88,7 +88,8 @@ class Sandboxes:
             step = "Run a program or write a file to start one, or name a sandbox from list_sandboxes."
             raise SandpodError(ErrorCode.SESSION_NOT_FOUND, message, cause=gone(record), next_step=step)
         made = await self.create(ClaimRequest(owner=owner, session=DEFAULT_SESSION))
-        self._slots[made.name].replaces = gone(record) or self._slots[made.name].replaces
+        if sentence := gone(record):
+            self._slots[made.name].replaces = sentence
         return made
 
     async def create(self, request: ClaimRequest) -> SandboxRecord:
