@@ -1,4 +1,4 @@
-"""All gateways are replaced, one after another, while callers go on: no call fails, and what ran is there."""
+"""All gateways are replaced behind a proxy, one after another, while callers go on: no call fails, and no run ends."""
 
 import asyncio
 import contextlib
@@ -74,11 +74,11 @@ async def load(caller: Caller, sandbox: str) -> AsyncIterator[Load]:
 
 @pytest.mark.promise("rolling-update")
 async def test_rolling_update_of_the_gateways_fails_no_call_and_ends_no_run(
-    alice: Caller, cluster: Cluster, sandbox: str
+    proxied: Caller, cluster: Cluster, sandbox: str
 ) -> None:
     old = set(await cluster.component_pods("gateway"))
     assert len(old) > 1
-    async with alice.connect() as session, load(alice, sandbox) as made:
+    async with proxied.connect() as session, load(proxied, sandbox) as made:
         lasting = await session.call("start_run", code=WAITS, sandbox=sandbox, timeout=600)
         await read_until(session.call, lasting["run_id"], "tick\n")
         begun = asyncio.Event()
@@ -92,7 +92,7 @@ async def test_rolling_update_of_the_gateways_fails_no_call_and_ends_no_run(
             await begun.wait()
         await cluster.kubectl("rollout", "restart", "deployment/sandpod-gateway", "-n", cluster.namespace)
         await cluster.rollout("gateway")
-        async with alice.connect() as later:  # at a new one, while an old one waits for its last call
+        async with proxied.connect() as later:  # at a new one, while an old one waits for its last call
             await later.call("write_file", path="go", text="", sandbox=sandbox)
             assert (await run)["stdout"] == "tick\ndone\n"
             ended = await read_until(later.call, lasting["run_id"])

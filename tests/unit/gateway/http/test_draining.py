@@ -1,6 +1,7 @@
 """A server that was asked to end lets its clients go before it does."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -23,7 +24,7 @@ async def serving(
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
         async with gateway.running(), httpx2.AsyncClient(base_url=address) as client:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("uvicorn.Server.capture_signals", serve.contextmanager(lambda _: iter([None])))
+                patch.setattr("uvicorn.Server.capture_signals", lambda _: contextlib.nullcontext())
                 task = asyncio.create_task(server.serve(sockets=[listener]))
                 await until(lambda: server.started or task.done())
                 try:
