@@ -41,8 +41,9 @@ def table(folder: Path) -> list[tuple[str, ...]]:
 
 def validate(path: Path) -> None:
     """Raise SystemExit if a file is no CycloneDX."""
-    from cyclonedx.schema import SchemaVersion  # noqa: PLC0415  # as said above
-    from cyclonedx.validation.json import JsonStrictValidator  # noqa: PLC0415
+    # The environment of the rest of the tools does without them.
+    from cyclonedx.schema import SchemaVersion  # type: ignore[import-not-found]  # noqa: PLC0415
+    from cyclonedx.validation.json import JsonStrictValidator  # type: ignore[import-not-found]  # noqa: PLC0415
 
     text = path.read_text(encoding="utf-8")
     problem = JsonStrictValidator(SchemaVersion.from_version(json.loads(text)["specVersion"])).validate_str(text)

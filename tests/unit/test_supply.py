@@ -13,7 +13,7 @@ LOCKS: Final = [*sorted((ROOT / "requirements").glob("*.lock")), ROOT / "contain
 NPM_LOCKS: Final = sorted(path for top in ("containers", "tests") for path in (ROOT / top).glob("**/package-lock.json"))
 
 
-def named(paths: list[Path]) -> Any:
+def named(paths: list[Path]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("path", paths, ids=lambda path: str(path.relative_to(ROOT)))
 
 
