@@ -4,10 +4,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from sandpod_gateway.auth.api_keys import KeyFile
-from sandpod_gateway.settings import Settings, load
+from sandpod_gateway.settings import Settings, ShutdownSettings, load
 from support.chart.render import CHART, Manifest, only, render
 
 HASH = f"sha256:{'a' * 64}"
@@ -175,3 +176,10 @@ def test_helm_test_runs_where_the_gateway_may_and_leaves_nothing_when_it_passed(
     made = only(render("gateway.tolerations[0].operator=Exists", "gateway.nodeSelector.pool=a"), "Pod", TEST)
     assert (made["spec"]["tolerations"], made["spec"]["nodeSelector"]) == ([{"operator": "Exists"}], {"pool": "a"})
     assert made["metadata"]["annotations"]["helm.sh/hook-delete-policy"] == "before-hook-creation,hook-succeeded"
+
+
+@pytest.mark.parametrize(("period", "calls"), [(60, 50), (3600, 3590), (15, 5), (1, 1)])
+def test_gateway_that_stops_is_done_before_kubernetes_ends_it(tmp_path: Path, period: int, calls: int) -> None:
+    value = f"gateway.terminationGracePeriodSeconds={period}"
+    assert settings(tmp_path, value).shutdown == ShutdownSettings(drain=5, calls=calls)
+    assert pod(value)["spec"]["terminationGracePeriodSeconds"] == period
