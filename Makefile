@@ -101,6 +101,10 @@ wheel: setup ## Builds the wheel that the images install, into dist/
 	@rm -rf dist
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist
 
+.PHONY: sbom
+sbom: setup ## Writes what the local server and each image consist of, with licences, into .build/sbom (CycloneDX)
+	tools/sbom.sh
+
 .PHONY: bench-local
 bench-local: setup ## Measures the local gateway against the budgets
 	PYTHONPATH=tests $(BIN)/python -m bench.bench local $(BENCH_ARGS)

@@ -42,7 +42,7 @@ KUBE_VERSION: Final = "1.34.0"
 _OPTIONAL: Final = {"template": "image", "pool": "templateRef"}
 # Settings that the chart writes itself or that mean nothing in a cluster, so its values can't; by group of settings.
 _GATEWAY_OWN: Final[dict[str, set[str]]] = {
-    "": {"backend", "host", "port", "metrics_port", "tls", "local"},
+    "": {"backend", "host", "port", "metrics_port", "tls", "shutdown", "local"},
     "kubernetes": {"namespace", "kubeconfig", "context", "default_template", "link_secret", "keys_secret", "tenants"},
     "auth": {"keys_file"},
 }

@@ -1,13 +1,13 @@
 #!/bin/bash
 # Makes an environment and installs a lock file into it: `tools/install.sh FOLDER LOCK [TOOLS]`. uv does it in a fifth of
 # pip's time. Where it can't, such as without a wheel of its own for this machine, pip does it alone. With TOOLS, both
-# are that environment's, and the new one gets none of its own.
+# are that environment's, and the new one gets none of its own; one that is there keeps what it has.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 venv=$1 lock=$2 tools=${3:-$1}
 if [ "$tools" != "$venv" ]; then
-  "${PYTHON:-python3}" -m venv --without-pip --clear "$venv"
+  [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv --without-pip "$venv"
 elif [ ! -x "$venv/bin/pip" ]; then
   "${PYTHON:-python3}" -m venv --clear "$venv"
 fi

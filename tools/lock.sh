@@ -23,6 +23,9 @@ compile requirements/operator.lock pyproject.toml --universal --extra operator -
 # What installs them.
 echo "uv~=0.13" | compile requirements/uv.lock - --universal
 
+# What says of which components an image consists.
+echo "cyclonedx-bom~=7.5" | compile requirements/sbom.lock - --universal
+
 # Libraries that agents are written with, which examples are tried with: their MCP client is not the project's.
 compile requirements/clients.lock requirements/clients.in --universal
 

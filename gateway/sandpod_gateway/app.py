@@ -32,6 +32,7 @@ from sandpod_gateway.files.service import Files
 from sandpod_gateway.http.attempts import Attempts
 from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.connections import serving_on_loopback
+from sandpod_gateway.http.forwarded import ForwardedHeaders
 from sandpod_gateway.http.limits import OpenSessions, Requests
 from sandpod_gateway.http.routes import FileRoutes, health_routes, metrics_route
 from sandpod_gateway.http.transports import Transports
@@ -48,6 +49,12 @@ from sandpod_gateway.settings import Settings
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 1.0  # until the API keys are looked for again after a failure
+
+# Headers that pages of `allowed_origins` may read: of MCP, of refusals, and of files.
+_FOR_PAGES: Final = (
+    *("mcp-session-id", "mcp-protocol-version", "www-authenticate", "retry-after"),
+    *("content-disposition", "content-range", "etag"),
+)
 
 
 class Gateway:
@@ -200,13 +207,6 @@ class Gateway:
             allow_query_key=settings.auth.allow_query_key,
             refusals=RefusedRequests(self._audit),
         )
-        for_pages = Middleware(
-            CORSMiddleware,
-            allow_origins=settings.allowed_origins,
-            allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["*"],
-            expose_headers=["mcp-session-id", "mcp-protocol-version", "www-authenticate", "retry-after"],
-        )
         # With keys, others reach this port: metrics are for the operators of the server.
         registry = self.metrics.registry if not self._has_callers and settings.metrics_port is None else None
         return Starlette(
@@ -214,14 +214,33 @@ class Gateway:
                 *health_routes(self._backend.check, registry, hosts=None if self._has_callers else hosts),
                 *self._file_routes.routes(),
                 *(self._auth.get_well_known_routes(RESOURCE_PATH) if self._auth is not None else ()),
-                Mount("/", transports, middleware=[for_pages] if settings.allowed_origins else []),
+                Mount("/", transports),
             ],
+            middleware=_around(settings),
             lifespan=transports.lifespan,
         )
 
     def metrics_app(self) -> Starlette:
         """Return the ASGI app for the port of metrics."""
         return Starlette(routes=[metrics_route(self.metrics.registry)])
+
+
+def _around(settings: Settings) -> list[Middleware]:
+    """Return what every request over HTTP goes through first, the outermost first."""
+    around = []
+    if settings.trusted_proxies:
+        around.append(Middleware(ForwardedHeaders, trusted=settings.trusted_proxies))
+    if settings.allowed_origins:
+        around.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=settings.allowed_origins,
+                allow_methods=["GET", "HEAD", "POST", "PUT", "DELETE"],
+                allow_headers=["*"],
+                expose_headers=_FOR_PAGES,
+            )
+        )
+    return around
 
 
 async def every(seconds: float, work: Callable[[], Awaitable[None]], *, task: str, failures: Counter) -> None:

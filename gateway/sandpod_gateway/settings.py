@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
 from mcp.server.streamable_http_manager import DEFAULT_MAX_SESSIONS
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, IPvAnyNetwork, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
@@ -81,6 +81,16 @@ class LinkSettings(StrictModel):
     that has one."""
 
 
+class ShutdownSettings(StrictModel):
+    """How the server ends when it is asked to. Times in seconds."""
+
+    drain: Annotated[int, Field(ge=0, le=DAY)] = 0
+    """Before it stops listening. Meanwhile everything is answered, and each answer closes its connection, so that
+    clients and proxies connect to another server."""
+    calls: Annotated[int, Field(ge=1, le=DAY)] = 10
+    """After that, for calls in progress."""
+
+
 class LimitSettings(RunLimits):
     """Bounds of calls. Sizes in bytes, times in seconds."""
 
@@ -116,7 +126,10 @@ class Settings(StrictModel, BaseSettings):
     allowed_hosts: list[str] | None = None
     """Host names that requests may be for; default: loopback only without keys, any with keys."""
     allowed_origins: list[str] = []
-    """Web origins, besides the server's own, whose pages may call it."""
+    """Web origins, besides the server's own, whose pages may call it, and send and read files by links."""
+    trusted_proxies: list[IPvAnyNetwork] = []
+    """Addresses and ranges (10.0.0.0/8) of proxies that may say in X-Forwarded-For and X-Forwarded-Proto who the client
+    is and whether it used TLS. From anybody else these headers are ignored."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """How much is logged."""
     log_format: Literal["console", "json"] = "console"
@@ -141,6 +154,8 @@ class Settings(StrictModel, BaseSettings):
     """The audit log: who did what."""
     compat: CompatSettings = CompatSettings()
     """Tools of other systems."""
+    shutdown: ShutdownSettings = ShutdownSettings()
+    """How the server ends."""
     local: LocalSettings = LocalSettings()
     """The local backend."""
     kubernetes: KubernetesSettings = KubernetesSettings()

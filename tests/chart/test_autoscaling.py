@@ -6,6 +6,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from sandpod_gateway.metrics import Metrics as GatewayMetrics
 from sandpod_operator.metrics import Metrics
 from support.chart.render import ROOT, Manifest, only, refusal, render
 
@@ -130,6 +131,18 @@ def test_examples_ask_for_what_the_operator_tells() -> None:
     asked = autoscaler(ON)["metrics"][0]["external"]["metric"]["name"]
     assert rule["name"]["as"] == asked == example["metrics"][0]["external"]["metric"]["name"]
     assert keda["scaleTargetRef"] == autoscaler(ON)["scaleTargetRef"]
+
+
+def test_example_scales_gateways_by_a_metric_that_they_have_and_the_adapter_serves() -> None:
+    rules = yaml.safe_load((EXAMPLES / "autoscaling" / "prometheus-adapter.yaml").read_text())["rules"]["custom"]
+    made = render(files=(EXAMPLES / "values" / "autoscaling.yaml",))
+    spec = only(made, "HorizontalPodAutoscaler", "sandpod-gateway")["spec"]
+    [name] = [metric["pods"]["metric"]["name"] for metric in spec["metrics"] if metric["type"] == "Pods"]
+    assert name in {metric.name for metric in GatewayMetrics().registry.collect()}
+    [rule] = [rule for rule in rules if rule["name"]["as"] == name]
+    assert rule["seriesQuery"].startswith(f"{name}{{")
+    assert [metric["resource"]["name"] for metric in spec["metrics"] if metric["type"] == "Resource"] == ["cpu"]
+    assert only(made, "ServiceMonitor", "sandpod-gateway")
 
 
 def test_prometheus_keeps_the_namespace_that_a_pool_is_in() -> None:

@@ -1,13 +1,15 @@
 """The gateway as the chart installs it: settings that it takes, keys, TLS, the way in from outside."""
 
+import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from sandpod_gateway.auth.api_keys import KeyFile
-from sandpod_gateway.settings import Settings, load
-from support.chart.render import Manifest, only, render
+from sandpod_gateway.settings import Settings, ShutdownSettings, load
+from support.chart.render import CHART, Manifest, only, render
 
 HASH = f"sha256:{'a' * 64}"
 TEST = "sandpod-gateway-test"
@@ -154,18 +156,30 @@ def test_metrics_are_for_pods_of_the_cluster_or_those_that_are_named() -> None:
     assert named == [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
 
 
-def test_helm_test_gets_a_key_only_if_one_is_named() -> None:
-    def environment(*values: str) -> dict[str, Any]:
-        container = only(render(*values), "Pod", TEST)["spec"]["containers"][0]
-        return {variable["name"]: variable for variable in container["env"]}
+def test_helm_test_gets_a_key_only_if_one_is_named_and_as_a_file() -> None:
+    def volumes(*values: str) -> dict[str, Any]:
+        spec = only(render(*values), "Pod", TEST)["spec"]
+        [container] = spec["containers"]
+        url = {"name": "SANDPOD_TEST_URL", "value": "http://sandpod-gateway.sandpod.svc:8000"}
+        assert container["env"] == [{"name": "HOME", "value": "/tmp"}, url]
+        paths = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        return {paths[volume["name"]]: volume for volume in spec["volumes"]}
 
-    assert environment()["SANDPOD_TEST_URL"]["value"] == "http://sandpod-gateway.sandpod.svc:8000"
-    assert "SANDPOD_TEST_KEY" not in environment()
-    named = environment("tests.keySecret=probe")["SANDPOD_TEST_KEY"]
-    assert named["valueFrom"] == {"secretKeyRef": {"name": "probe", "key": "key"}}
+    assert set(volumes()) == {"/tmp"}
+    program = (CHART / "files" / "verify_gateway.py").read_text(encoding="utf-8")
+    [folder, name] = re.findall(r'KEY_FILE = Path\("(.*)/(.*)"\)', program)[0]
+    secret = volumes("tests.keySecret=probe")[folder]["secret"]
+    assert (secret["secretName"], secret["items"]) == ("probe", [{"key": "key", "path": name}])
 
 
 def test_helm_test_runs_where_the_gateway_may_and_leaves_nothing_when_it_passed() -> None:
     made = only(render("gateway.tolerations[0].operator=Exists", "gateway.nodeSelector.pool=a"), "Pod", TEST)
     assert (made["spec"]["tolerations"], made["spec"]["nodeSelector"]) == ([{"operator": "Exists"}], {"pool": "a"})
     assert made["metadata"]["annotations"]["helm.sh/hook-delete-policy"] == "before-hook-creation,hook-succeeded"
+
+
+@pytest.mark.parametrize(("period", "calls"), [(60, 50), (3600, 3590), (15, 5), (1, 1)])
+def test_gateway_that_stops_is_done_before_kubernetes_ends_it(tmp_path: Path, period: int, calls: int) -> None:
+    value = f"gateway.terminationGracePeriodSeconds={period}"
+    assert settings(tmp_path, value).shutdown == ShutdownSettings(drain=5, calls=calls)
+    assert pod(value)["spec"]["terminationGracePeriodSeconds"] == period

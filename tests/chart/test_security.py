@@ -1,6 +1,7 @@
 """What the chart allows: pods that a restricted namespace takes, and roles with nothing more than is used."""
 
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -47,6 +48,23 @@ def test_every_pod_meets_pod_security_restricted_and_has_a_read_only_root(values
             "secret",
             "emptyDir",
         }
+
+
+def test_no_secret_is_in_an_environment_a_command_or_a_config_map(tmp_path: Path) -> None:
+    """Keys are hashed, yet stay in a Secret; a Secret reaches a pod as a file."""
+    entry = {"name": "laptop", "user": "alice", "hash": f"sha256:{'ab' * 32}", "created": "2026-01-01T00:00:00Z"}
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump({"auth": {"keys": [entry]}}), encoding="utf-8")
+    made = render(*WITH_ALL, files=(file,))
+    seen = 0
+    for _, spec in pod_specs(made):
+        for container in spec["containers"]:
+            assert not re.search("secret(Key)?Ref", yaml.safe_dump(container))
+            seen += 1
+    assert seen == 3
+    assert {m["kind"] for m in made if entry["hash"] in yaml.safe_dump(m)} == {"Secret"}
+    mounted = {v["secret"]["secretName"] for _, spec in pod_specs(made) for v in spec["volumes"] if "secret" in v}
+    assert mounted == {"t", "k"}  # the certificate, and the Helm test's key; the gateway reads the others by the API
 
 
 def test_only_gateway_and_operator_have_a_service_account_token() -> None:

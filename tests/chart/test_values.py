@@ -2,12 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from kubernetes.utils.quantity import parse_quantity
 
 from support.chart.render import CHART, KUBERNETES, ROOT, helm, only, refusal, render, template
 
@@ -31,14 +32,33 @@ def test_example_values_are_taken(file: Path) -> None:
 
 
 def test_there_are_example_values() -> None:
-    assert {path.stem for path in EXAMPLES} >= {
-        "ingress",
-        "gateway-api",
-        "tls",
-        "production",
-        "autoscaling",
-        "openshift",
+    named = {"ingress", "gateway-api", "tls", "production", "autoscaling", "openshift", "small", "medium", "large"}
+    assert {path.stem for path in EXAMPLES} >= named
+
+
+@pytest.mark.parametrize("size", ["small", "medium", "large"])
+def test_quota_of_an_example_has_room_for_all_sandboxes_that_the_gateway_may_hand_out_and_those_that_wait(
+    size: str,
+) -> None:
+    made = render(files=(ROOT / "manifests" / "examples" / "values" / f"{size}.yaml",))
+    settings = yaml.safe_load(only(made, "ConfigMap", "sandpod-gateway-config")["data"]["config.yaml"])
+    pods = settings["kubernetes"]["max_sandboxes"] + sum(
+        each["spec"]["replicas"] for each in made if each["kind"] == "SandboxPool"
+    )
+    [quota] = [each["spec"]["hard"] for each in made if each["kind"] == "ResourceQuota"]
+    resources = only(made, "SandboxTemplate", "default")["spec"]["resources"]
+    asked = {
+        "pods": "1",
+        "requests.cpu": resources["cpuRequest"],
+        "limits.cpu": resources["cpu"],
+        "requests.memory": resources["memoryRequest"],
+        "limits.memory": resources["memory"],
+        "requests.ephemeral-storage": resources["ephemeralStorage"],
+        "limits.ephemeral-storage": resources["ephemeralStorage"],
     }
+    amount: Callable[[str], Any] = parse_quantity  # which has no types
+    lacking = [name for name, each in asked.items() if pods * amount(each) > amount(quota[name])]
+    assert lacking == []
 
 
 # Names that are not there, all given at once: the schema's answers do not depend on each other.
@@ -251,7 +271,7 @@ def test_longest_release_name_gives_names_and_labels_that_kubernetes_takes() -> 
 
 def test_chart_says_where_it_is_from() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
-    assert {"home", "icon", "sources", "maintainers"} <= set(chart)
+    assert {"icon", "maintainers"} <= set(chart)
     assert chart["icon"].startswith("data:image/svg+xml;base64,")
 
 

@@ -4,16 +4,24 @@ Needs Chromium; without one these tests are left out, and say so, but fail where
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 import pytest
 
+from fakes.backend import FakeBackend
+from sandpod_gateway.app import Gateway
+from sandpod_gateway.settings import AuthSettings, Settings
+from support.gateway.fake_gateway import keys_file
 from support.gateway.peer import BOUND, until
+from support.gateway.peers import ENVELOPE, HEADERS
 from support.gateway.served import Served
+from support.gateway.server import listening
 from support.servers.http_server import web_server
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs_userns]
@@ -111,3 +119,47 @@ async def test_picture_and_text_are_shown(chromium: str, tmp_path: Path, served:
         async with opened(chromium, tmp_path, "--dump-dom", await link(served, name)) as process:
             page, _ = await asyncio.wait_for(process.communicate(), BOUND)
         assert shown in page.decode()
+
+
+WEB_CLIENT: Final = """<script type="module">
+const {addresses, key, headers, envelope} = %s
+const use = async address => {
+  const call = async (name, fields) => {
+    const params = {name, arguments: fields, _meta: envelope}
+    const body = JSON.stringify({jsonrpc: '2.0', id: 1, method: 'tools/call', params})
+    const own = {...headers, 'mcp-name': name, authorization: `Bearer ${key}`, 'content-type': 'application/json'}
+    const answer = await fetch(`${address}/mcp`, {method: 'POST', body, headers: own})
+    return (await answer.json()).result.structuredContent
+  }
+  const up = await call('create_link', {path: 'sent.txt', method: 'put'})
+  await fetch(up.url, {method: 'PUT', body: 'sent by a page'})
+  const down = await call('create_link', {path: 'sent.txt'})
+  const answer = await fetch(down.url, {headers: {range: 'bytes=0-3'}})
+  return `${await answer.text()}:${answer.headers.get('content-range')}`
+}
+const said = []
+for (const address of addresses) said.push(await use(address).catch(error => error.name))
+await fetch(`/said/${said}`)
+</script>"""
+
+
+async def test_page_of_an_allowed_origin_calls_tools_and_sends_and_reads_files_and_no_other(
+    chromium: str, tmp_path: Path, elsewhere: Elsewhere
+) -> None:
+    path, [key] = keys_file(tmp_path, "alice")
+    auth = AuthSettings(keys_file=path)
+    allows, refuses = (Settings(auth=auth, allowed_origins=[each]) for each in (elsewhere.url, "https://other.example"))
+    async with (
+        listening(Gateway(allows, FakeBackend()), allows) as first,
+        listening(Gateway(refuses, FakeBackend()), refuses) as second,
+    ):
+        known = {"addresses": [first, second], "key": key, "headers": HEADERS, "envelope": ENVELOPE}
+        elsewhere.pages["/"] = ("text/html", WEB_CLIENT % json.dumps(known))
+
+        async def has_said() -> bool:
+            return any(path.startswith("/said/") for path in elsewhere.asked)
+
+        async with opened(chromium, tmp_path / "browser", elsewhere.url):
+            await until("the page is done", has_said)
+    said = [unquote(path) for path in elsewhere.asked if path.startswith("/said/")]
+    assert said == ["/said/sent:bytes 0-3/14,TypeError"]

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from support.cluster.callers import Caller, Session, kept
-from support.cluster.cluster import Cluster, node_url, until
+from support.cluster.cluster import Cluster, node_url, spread_service, until
 from support.operator.process import Managed, Objects, managed, namespace
+from support.servers.nginx import Proxy, nginx
 
 
 @pytest.fixture(scope="session")
@@ -87,6 +88,22 @@ def alice(gateway_url: str, keys: dict[str, str]) -> Caller:
 @pytest.fixture(scope="session")
 def bob(gateway_url: str, keys: dict[str, str]) -> Caller:
     return Caller(f"{gateway_url}/mcp", keys["bob"])
+
+
+@pytest.fixture(scope="session")
+def proxy(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    """nginx in front of all gateways, which serves TLS and keeps nobody at one of them."""
+    with (
+        spread_service(cluster.namespace) as address,
+        nginx(tmp_path_factory.mktemp("nginx"), address) as proxy,
+    ):
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def proxied(proxy: Proxy, keys: dict[str, str]) -> Caller:
+    """Alice, who comes through the proxy."""
+    return Caller(f"{proxy.address}/mcp", keys["alice"], proxy.trust)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 # ruff: noqa: INP001, T201  # a program of its own, whose output is the pod's log
 """Shows that an installed gateway answers: the program of the `helm test` pod, which runs in the gateway's image.
 
-SANDPOD_TEST_URL is the gateway's base URL, SANDPOD_TEST_KEY an API key or nothing. With a key it runs a line of code in
+SANDPOD_TEST_URL is the gateway's base URL, KEY_FILE has an API key or isn't there. With a key it runs a line of code in
 a sandbox; without one it shows that a caller without a key is refused. It ends with 1 and a sentence when something is
 wrong. It takes one sandbox, and gives it back.
 """
@@ -12,9 +12,11 @@ import ssl
 import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 from fastmcp import Client
 
+KEY_FILE = Path("/etc/sandpod/test/key")
 # The gateway's certificate is for the name that clients use, and this pod calls the Service inside the cluster.
 UNVERIFIED = ssl.create_default_context()
 UNVERIFIED.check_hostname = False
@@ -45,7 +47,8 @@ async def run(url: str, key: str) -> str:
 
 def main() -> str | None:
     """Return what is wrong, or None."""
-    url, key = os.environ["SANDPOD_TEST_URL"], os.environ.get("SANDPOD_TEST_KEY", "").strip()
+    url = os.environ["SANDPOD_TEST_URL"]
+    key = KEY_FILE.read_text(encoding="ascii").strip() if KEY_FILE.exists() else ""
     if (ready := status(f"{url}/readyz")) != 200:  # noqa: PLR2004  # HTTP's own numbers
         return f"{url}/readyz answered {ready}: look at the gateway's log."
     print("The gateway is ready.")

@@ -27,7 +27,6 @@ from sandpod_gateway.mcp import stdio
 from sandpod_gateway.packages.process import shield_memory
 from sandpod_gateway.settings import Settings
 
-SHUTDOWN_SECONDS: Final = 10  # for answers in progress when the server is asked to stop
 METRICS_CONNECTIONS: Final = 64  # a few Prometheus servers
 KEEP_ALIVE_SECONDS: Final = 75  # longer than proxies keep an idle connection, so that they close it first
 
@@ -83,7 +82,7 @@ async def _serve_http(gateway: Gateway, settings: Settings) -> None:
             failures = gateway.metrics.background_failures
             work = every(POLL_SECONDS, certificate.refresh, task="certificate", failures=failures)
             stack.callback(asyncio.create_task(work).cancel)
-        server = _uvicorn(gateway, certificate)
+        server = _uvicorn(gateway, settings, certificate)
         server.banner = _banner(settings.model_copy(update={"port": listener.getsockname()[1]}))
         await server.serve(sockets=[listener])
 
@@ -104,6 +103,23 @@ def _listen(host: str, port: int, *, flag: str) -> socket.socket:
 
 class _Server(uvicorn.Server):
     banner = ""
+    drain = 0  # seconds that it goes on after it was asked to end
+    _end: float | None = None
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to stop listening; until then, let every answer close its connection.
+
+        Without it, a client would send its next request over a connection that ends at that moment.
+        """
+        asked = await super().on_tick(counter)
+        if not asked or self.force_exit or not self.drain:
+            return asked
+        now = asyncio.get_running_loop().time()
+        if self._end is None:
+            self._end = now + self.drain
+            self.config.encoded_headers.append((b"connection", b"close"))
+            self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
+        return now >= self._end
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -119,16 +135,18 @@ def _certificate(gateway: Gateway, settings: Settings) -> Certificate | None:
     return None if chain is None or key is None else Certificate(chain, key, gateway.metrics)
 
 
-def _uvicorn(gateway: Gateway, certificate: Certificate | None) -> _Server:
-    return _Server(
+def _uvicorn(gateway: Gateway, settings: Settings, certificate: Certificate | None) -> _Server:
+    server = _Server(
         connections.config(
             gateway.http_app(),
             most=connections.most_connections(),
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            timeout_graceful_shutdown=settings.shutdown.calls,
             ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
         )
     )
+    server.drain = settings.shutdown.drain
+    return server
 
 
 def _banner(settings: Settings) -> str:

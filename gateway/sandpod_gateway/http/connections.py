@@ -84,9 +84,13 @@ class BoundedConnection(H11Protocol):
 
 
 def config(app: ASGIApp, *, most: int, **options: Any) -> uvicorn.Config:
-    """Return what all servers have in common: so many connections at most, no log and no name of their own."""
+    """Return what all servers have in common: so many connections at most, no log and no name of their own.
+
+    Forwarded headers are the app's matter: uvicorn would trust whoever an environment variable names.
+    """
     http = type("Connection", (BoundedConnection,), {"most": most, "new": {}, "idle": {}})
-    return uvicorn.Config(app, log_config=None, access_log=False, server_header=False, http=http, ws="none", **options)
+    own: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False, "proxy_headers": False}
+    return uvicorn.Config(app, http=http, ws="none", **own, **options)
 
 
 class _Server(uvicorn.Server):

@@ -4,12 +4,14 @@ Called by the tests of this folder only. It waits on named conditions, each boun
 """
 
 import asyncio
+import json
 import socket
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from support.cluster.reading import read
@@ -44,6 +46,21 @@ def node_url(namespace: str) -> str:
 
     port = read("services", namespace, "sandpod-gateway")["spec"]["ports"][0]["nodePort"]
     return f"http://{node_address(read('nodes', '')['items'][0])}:{port}"
+
+
+@contextmanager
+def spread_service(namespace: str) -> Iterator[str]:
+    """Give an address, host:port, of all gateways that keeps no client at one of them."""
+    made = read("services", namespace, "sandpod-gateway")["spec"]
+    spec = {"type": "NodePort", "selector": made["selector"], "ports": [{"port": 8000, "targetPort": "http"}]}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "test-spread"}, "spec": spec}
+    run = partial(subprocess.run, check=True, capture_output=True, text=True, timeout=60)
+    run(["kubectl", "apply", "-n", namespace, "-f", "-"], input=json.dumps(service))
+    try:
+        port = read("services", namespace, "test-spread")["spec"]["ports"][0]["nodePort"]
+        yield f"{node_address(read('nodes', '')['items'][0])}:{port}"
+    finally:
+        run(["kubectl", "delete", "service", "-n", namespace, "test-spread"])
 
 
 def node_address(node: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ async def listening(gateway: Gateway, settings: Settings, *, port: int = 0) -> A
     """Serve a gateway as `sandpod serve` does; gives its address."""
     with serve._listen("127.0.0.1", port, flag="--port") as listener:
         # One that takes no signals: they are for pytest.
-        server = connections._Server(serve._uvicorn(gateway, serve._certificate(gateway, settings)).config)
+        server = connections._Server(serve._uvicorn(gateway, settings, serve._certificate(gateway, settings)).config)
         async with gateway.running():
             task = asyncio.create_task(server.serve(sockets=[listener]))
             await until(lambda: server.started or task.done())

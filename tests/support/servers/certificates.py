@@ -1,5 +1,6 @@
 """Certificates for servers that tests start. Called by the tests of this folder only."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,25 +10,58 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
+@dataclass(frozen=True)
+class _Signer:
+    name: x509.Name
+    key: ec.EllipticCurvePrivateKey
+
+
 def make_certificate(folder: Path, server: x509.GeneralName, *, hours: int = 1) -> tuple[Path, Path]:
     """Write a certificate for a server that signs itself, and its key; it expires after so many hours."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sandpod test")])
+    own = _signer("sandpod test")
+    certificate = _signed(own, own, ca=True, server=server, hours=hours)
+    return _written(folder, [certificate], own.key)
+
+
+def make_chain(folder: Path, host: str) -> tuple[Path, Path, Path]:
+    """Write the certificate of a root, and of a server that an authority between the two has signed, with its key.
+
+    Returns:
+        The files of the root, of the server's chain without it, and of the server's key.
+    """
+    root, between, server = (_signer(f"sandpod test {part}") for part in ("root", "intermediate", "server"))
+    own = _signed(server, between, ca=False, server=x509.DNSName(host))
+    chain, key = _written(folder, [own, _signed(between, root, ca=True)], server.key)
+    (folder / "root.crt").write_bytes(_signed(root, root, ca=True).public_bytes(serialization.Encoding.PEM))
+    return folder / "root.crt", chain, key
+
+
+def _signer(name: str) -> _Signer:
+    named = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    return _Signer(named, ec.generate_private_key(ec.SECP256R1()))
+
+
+def _signed(
+    own: _Signer, by: _Signer, *, ca: bool, server: x509.GeneralName | None = None, hours: int = 1
+) -> x509.Certificate:
     now = datetime.now(UTC)
-    certificate = (
+    builder = (
         x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
+        .subject_name(own.name)
+        .issuer_name(by.name)
+        .public_key(own.key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=2))
         .not_valid_after(now + timedelta(hours=hours))
-        .add_extension(x509.SubjectAlternativeName([server]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
     )
-    pem = serialization.Encoding.PEM
-    (folder / "tls.crt").write_bytes(certificate.public_bytes(pem))
-    plain = serialization.NoEncryption()
+    if server is not None:
+        builder = builder.add_extension(x509.SubjectAlternativeName([server]), critical=False)
+    return builder.sign(by.key, hashes.SHA256())
+
+
+def _written(folder: Path, chain: list[x509.Certificate], key: ec.EllipticCurvePrivateKey) -> tuple[Path, Path]:
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    (folder / "tls.crt").write_bytes(b"".join(each.public_bytes(pem) for each in chain))
     (folder / "tls.key").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
     return folder / "tls.crt", folder / "tls.key"

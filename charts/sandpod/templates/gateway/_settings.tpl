@@ -13,6 +13,7 @@ The gateway's settings file: `gateway.config` and what follows from other values
     "keys_secret" (printf "%s/%s" .Release.Namespace (include "sandpod.gateway.keys" .))
     "default_template" .Values.sandboxes.defaultTemplate)
   "packages" (dict "cache_dir" "/tmp/packages")
+  "shutdown" (dict "drain" 5 "calls" (max 1 (sub (int .Values.gateway.terminationGracePeriodSeconds) 10)))
 -}}
 {{- $tenants := dict -}}
 {{- range $place := include "sandpod.sandboxes.places" . | fromJsonArray -}}

