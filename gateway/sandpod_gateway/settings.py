@@ -25,7 +25,7 @@ from sandpod_api.fields import DAY
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.strict_model import StrictModel
 from sandpod_gateway.api.toolsets import ALL, ToolsetName, expanded
-from sandpod_gateway.auth.oidc import OidcSettings
+from sandpod_gateway.auth.oidc.settings import OidcSettings
 from sandpod_gateway.backends.factory import BackendKind
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.local.settings import LocalSettings

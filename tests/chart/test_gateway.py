@@ -6,8 +6,10 @@ from typing import Any
 import yaml
 
 from sandpod_gateway.auth.api_keys import KeyFile
+from sandpod_gateway.auth.factory import create_auth
+from sandpod_gateway.auth.verifier import Keys
 from sandpod_gateway.settings import Settings, load
-from support.chart.render import Manifest, only, render
+from support.chart.render import Manifest, only, refusal, render
 
 HASH = f"sha256:{'a' * 64}"
 TEST = "sandpod-gateway-test"
@@ -169,3 +171,32 @@ def test_helm_test_runs_where_the_gateway_may_and_leaves_nothing_when_it_passed(
     made = only(render("gateway.tolerations[0].operator=Exists", "gateway.nodeSelector.pool=a"), "Pod", TEST)
     assert (made["spec"]["tolerations"], made["spec"]["nodeSelector"]) == ([{"operator": "Exists"}], {"pool": "a"})
     assert made["metadata"]["annotations"]["helm.sh/hook-delete-policy"] == "before-hook-creation,hook-succeeded"
+
+
+def test_sign_in_has_its_secret_its_state_and_its_paths(tmp_path: Path) -> None:
+    values = tmp_path / "oidc.yaml"
+    oidc = {"issuer": "https://login.example.com", "client_id": "sandpod", "tenants": {"/red": "red"}, "proxy": {}}
+    outside = {"enabled": True, "hosts": ["sandpod.example.com"], "tls": [{"secretName": "t"}]}
+    own = {"auth": {"oidcClientSecret": "sso"}, "ingress": outside, "gateway": {"config": {"auth": {"oidc": oidc}}}}
+    values.write_text(yaml.dump(own), encoding="utf-8")
+    found = settings(tmp_path, files=(values,))
+    assert found.auth.oidc is not None
+    assert found.auth.oidc.client_secret_file == Path("/etc/sandpod/oidc/client_secret")
+    manifests = render(files=(values,))
+    made = [f"sandpod/{each['metadata']['name']}" for each in manifests if each["kind"] == "Secret"]
+    assert made == [found.kubernetes.link_secret, *found.kubernetes.sign_in_secrets]
+    assert len(found.kubernetes.sign_in_secrets) == 16
+    rules = only(manifests, "Role", "sandpod-gateway-secrets")["rules"]
+    assert [f"sandpod/{name}" for name in rules[0]["resourceNames"]] == made
+    spec = only(manifests, "Deployment", "sandpod-gateway")["spec"]["template"]["spec"]
+    assert {"name": "oidc", "secret": {"secretName": "sso", "defaultMode": 0o440}} in spec["volumes"]
+    (tmp_path / "client_secret").write_text("a")
+    here = found.auth.oidc.model_copy(update={"client_secret_file": tmp_path / "client_secret"})
+    auth = create_auth(Keys(), here, "https://sandpod.example.com", None)
+    [rule] = only(manifests, "Ingress", "sandpod-gateway")["spec"]["rules"]
+    prefixes = tuple(each["path"] for each in rule["http"]["paths"])
+    assert not [route.path for route in auth.get_routes("/mcp") if not route.path.startswith(prefixes)]
+
+
+def test_secret_of_a_client_without_a_provider_is_refused() -> None:
+    assert "auth.oidcClientSecret is set without a provider" in refusal("auth.oidcClientSecret=sso")

@@ -31,7 +31,7 @@ from pydantic import AnyUrl
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.auth.oidc import OidcSettings
+from sandpod_gateway.auth.oidc.settings import OidcSettings
 from sandpod_gateway.settings import AuthSettings, LinkSettings, Settings
 from support.gateway.peers import call
 from support.gateway.server import listening
