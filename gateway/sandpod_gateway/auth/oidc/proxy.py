@@ -11,6 +11,7 @@ nobody can fill it up.
 import asyncio
 import base64
 import contextlib
+import hashlib
 import json
 import secrets
 import zlib
@@ -168,6 +169,11 @@ class SignIn(OAuthProxy):
         if held is not None and endpoint is not None:
             with contextlib.suppress(*UNREACHABLE):  # the provider's answer has no content, which is no JSON either
                 await self._provider.post(str(endpoint), {"token": held.refresh_token or held.access_token})
+
+    def _build_upstream_authorize_url(self, txn_id: str, transaction: dict[str, Any]) -> str:
+        # Some providers want a nonce. It protects nothing here: the code is bound to this sign-in by PKCE.
+        nonce = base64.urlsafe_b64encode(hashlib.sha256(txn_id.encode()).digest()).rstrip(b"=").decode()
+        return f"{super()._build_upstream_authorize_url(txn_id, transaction)}&nonce={nonce}"
 
     def _get_verification_token(self, upstream_token_set: UpstreamTokenSet) -> str:
         # Both, for `_Upstream`: the one says who the user is, the other whether the session goes on.

@@ -1,137 +1,32 @@
 """Sign-in through the gateway: two gateways that share what it leaves, at a provider where clients can't register."""
 
-import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from hashlib import sha256
-from itertools import cycle
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
 import pytest
 import pytest_asyncio
 
-from fakes.backend import FakeBackend
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.app import Gateway
-from sandpod_gateway.auth.links import MemoryStore
-from sandpod_gateway.auth.oidc.places import MemoryPlaces
 from sandpod_gateway.auth.oidc.proxy import SignIn
-from sandpod_gateway.auth.oidc.settings import OidcSettings
 from sandpod_gateway.http.sign_in import MAX_BODY
-from sandpod_gateway.settings import AuthSettings, LinkSettings, Settings
-from support.gateway.fake_gateway import keys_file
-from support.gateway.server import listening
-from support.servers.issuer import Issuer, b64, provided
+from support.gateway.sign_in import BACK, PUBLIC, TAKEN, VERIFIER, Team, consent
+from support.gateway.sign_in import team_of as team_at
+from support.servers.issuer import provided
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-PUBLIC = "http://localhost:1"
-BACK = "http://127.0.0.1:7777/callback"
-VERIFIER = "v" * 43
-TAKEN = 400  # the caller is known, and {} is no message
 
-
-class SharedBackend(FakeBackend):
-    """The fake backend, with what gateways share of sign-ins."""
-
-    def __init__(self, places: MemoryPlaces, key: MemoryStore) -> None:
-        super().__init__()
-        self._places, self._key_store = places, key
-
-    def sign_in_places(self) -> MemoryPlaces:  # type: ignore[override]
-        return self._places
-
-    def sign_in_key_store(self) -> MemoryStore:  # type: ignore[override]
-        return self._key_store
-
-
-def consent(page: str) -> dict[str, str]:
-    """Return the form of a consent page, agreed to."""
-    return dict(re.findall(r'name="(txn_id|csrf_token)" value="([^"]+)"', page)) | {"action": "approve"}
-
-
-@dataclass
-class Team:
-    """Two gateways behind one address, which take turns, and a browser."""
-
-    issuer: Issuer
-    gateways: list[Gateway]
-    addresses: list[str]
-    key: str
-    places: MemoryPlaces
-    http: httpx2.AsyncClient
-    turns: Any = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.turns = cycle(self.addresses)
-
-    async def send(self, method: str, address: str, **request: Any) -> httpx2.Response:
-        """Send a request to the team's address; it goes to the gateway whose turn it is."""
-        if address.startswith(PUBLIC):
-            address = next(self.turns) + address.removeprefix(PUBLIC)
-        return await self.http.request(method, address, **request)
-
-    async def register(self, **more: Any) -> httpx2.Response:
-        body = {"redirect_uris": [BACK], "token_endpoint_auth_method": "none", "client_name": "a client"} | more
-        return await self.send("POST", f"{PUBLIC}/register", json=body)
-
-    async def begin(self, client: str, **more: str) -> httpx2.Response:
-        query = {"client_id": client, "redirect_uri": BACK, "response_type": "code", "state": "s"}
-        query |= {"code_challenge": b64(sha256(VERIFIER.encode()).digest()), "code_challenge_method": "S256"}
-        query |= {"resource": f"{PUBLIC}/mcp"}
-        return await self.send("GET", f"{PUBLIC}/authorize", params=query | more)
-
-    async def sign_in(self, client: str) -> str:
-        """Do what a client and its user do; return the code that leads back."""
-        began = await self.begin(client)
-        page = await self.send("GET", began.headers["location"])
-        agreed = await self.send("POST", f"{PUBLIC}/consent", data=consent(page.text))
-        signed_in = await self.send("GET", agreed.headers["location"])
-        back = await self.send("GET", signed_in.headers["location"])
-        query = dict(parse_qsl(urlsplit(back.headers["location"]).query))
-        assert back.headers["location"].startswith(BACK)
-        assert query["state"] == "s"
-        return query["code"]
-
-    async def exchange(self, client: str, **form: str) -> httpx2.Response:
-        return await self.send("POST", f"{PUBLIC}/token", data={"client_id": client, **form})
-
-    async def tokens(self, client: str) -> dict[str, Any]:
-        code = await self.sign_in(client)
-        found = await self.exchange(
-            client, grant_type="authorization_code", code=code, redirect_uri=BACK, code_verifier=VERIFIER
-        )
-        assert found.status_code == 200, found.text
-        tokens: dict[str, Any] = found.json()
-        return tokens
-
-    async def call(self, token: str) -> httpx2.Response:
-        return await self.send("POST", f"{PUBLIC}/mcp", json={}, headers={"authorization": f"Bearer {token}"})
-
-
-async def team_of(stack: AsyncExitStack, folder: Path, *, gateways: int = 2, **proxy: Any) -> Team:
+async def team_of(stack: AsyncExitStack, folder: Path, **more: Any) -> Team:
     issuer = await stack.enter_async_context(provided())
-    (folder / "secret").write_text("secret-of-the-client")
-    path, [key] = keys_file(folder, "alice")
-    endpoints = proxy.pop("endpoints", None)
-    if endpoints:
-        proxy["endpoints"] = {name: f"{issuer.address}/{at}" for name, at in endpoints.items()}
-    more = {name: proxy.pop(name) for name in ("tenants", "user_claim", "required_claims") if name in proxy}
-    oidc = OidcSettings.model_validate(
-        {"issuer": issuer.address, "client_id": "sandpod", "client_secret_file": folder / "secret", "proxy": proxy}
-        | more
-    )
-    settings = Settings(auth=AuthSettings(keys_file=path, oidc=oidc), links=LinkSettings(public_url=PUBLIC))
-    places, key_store = MemoryPlaces(), MemoryStore()
-    team = [Gateway(settings, SharedBackend(places, key_store)) for _ in range(gateways)]
-    addresses = [await stack.enter_async_context(listening(each, settings)) for each in team]
-    http = await stack.enter_async_context(httpx2.AsyncClient(timeout=60))
-    return Team(issuer, team, addresses, key, places, http)
+    if endpoints := more.pop("endpoints", None):
+        more["proxy"] = {"endpoints": {name: f"{issuer.address}/{at}" for name, at in endpoints.items()}}
+    team = await team_at(stack, folder, issuer=issuer.address, **more)
+    team.issuer = issuer
+    return team
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -163,6 +58,7 @@ async def test_sign_in_goes_on_at_whichever_gateway_answers(team: Team, client: 
     asked = team.issuer.authorized[-1]
     assert (asked["client_id"], asked["scope"]) == ("sandpod", "openid")
     assert "resource" not in asked
+    assert len(asked["nonce"]) == 43, "some providers want one"
     credentials, form = team.issuer.exchanged[-1]
     assert credentials is not None
     assert form["redirect_uri"] == f"{PUBLIC}/auth/callback"
