@@ -197,7 +197,7 @@ class Gateway:
         )
         # With keys, others reach this port: metrics are for the operators of the server.
         registry = self.metrics.registry if not self._has_callers and settings.metrics_port is None else None
-        return Starlette(
+        app = Starlette(
             routes=[
                 *health_routes(self._backend.check, registry, hosts=None if self._has_callers else hosts),
                 *self._file_routes.routes(),
@@ -206,6 +206,8 @@ class Gateway:
             ],
             lifespan=transports.lifespan,
         )
+        app.state.fastmcp_server = self.mcp  # whose name FastMCP's pages show
+        return app
 
     def _sign_in_routes(self) -> Sequence[BaseRoute]:
         if isinstance(self._auth, SignIn):

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from cachetools import TTLCache
+from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.oidc.proxy import SignIn
@@ -20,6 +22,8 @@ from sandpod_gateway.metrics import Metrics
 MAX_BODY: Final = 64 * 1024  # bytes of a form or a registration
 PER_MINUTE: Final = 600  # requests of one address; a sign-in takes about eight, and many users may share an address
 MAX_ADDRESSES: Final = 10_000
+# FastMCP's pages show its logo, from its own site; and no page of another may show them.
+_POLICY: Final = "img-src data:; frame-ancestors 'none'"
 
 
 @dataclass(eq=False)
@@ -60,7 +64,7 @@ class Guarded:
         except ClientDisconnect:  # nobody reads an answer
             return
         else:
-            await self.app(scope, replayed(body, receive), send)
+            await self.app(scope, replayed(body, receive), partial(_confined, send))
 
 
 def sign_in_routes(sign_in: SignIn, metrics: Metrics) -> list[Route]:
@@ -71,6 +75,12 @@ def sign_in_routes(sign_in: SignIn, metrics: Metrics) -> list[Route]:
         if not route.path.startswith("/.well-known/"):  # these never change
             route.app = Guarded(route.app, sign_in, bounds)
     return routes
+
+
+async def _confined(send: Send, message: Message) -> None:
+    if message["type"] == "http.response.start":
+        MutableHeaders(scope=message).append("content-security-policy", _POLICY)
+    await send(message)
 
 
 async def _body(scope: Scope, receive: Receive) -> bytes:

@@ -157,6 +157,12 @@ async def test_consent_is_of_the_browser_that_began(team: Team, client: str) -> 
         assert (await another.get(address)).status_code == 403
 
 
+async def test_page_names_client_address_and_server_and_loads_nothing_from_elsewhere(team: Team, client: str) -> None:
+    page = await team.send("GET", (await team.begin(client)).headers["location"])
+    assert all(word in page.text for word in ("a client", BACK, "sandpod"))
+    assert "img-src data:; frame-ancestors 'none'" in page.headers["content-security-policy"]
+
+
 async def test_provider_that_is_down_stops_sign_in_alone(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         team = await team_of(stack, tmp_path, gateways=1)
