@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sandpod_gateway.auth.callers import owner_of
 from sandpod_gateway.auth.current import CallerToken
@@ -52,7 +52,12 @@ async def canaille() -> AsyncIterator[str]:
 async def test_user_signs_in_has_a_tenant_and_is_refused_once_the_provider_revokes_the_session(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         issuer = await stack.enter_async_context(canaille())
-        settings = {"issuer": issuer, "scopes": ("groups",), "tenants": {"red": "red"}, "introspection": {}}
+        settings: dict[str, Any] = {
+            "issuer": issuer,
+            "scopes": ("groups",),
+            "tenants": {"red": "red"},
+            "introspection": {},
+        }
         team = await team_of(stack, tmp_path, AtCanaille, **settings)
         client = (await team.register()).json()["client_id"]
         tokens = await team.tokens(client)
