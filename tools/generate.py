@@ -43,7 +43,16 @@ _OPTIONAL: Final = {"template": "image", "pool": "templateRef"}
 # Settings that the chart writes itself or that mean nothing in a cluster, so its values can't; by group of settings.
 _GATEWAY_OWN: Final[dict[str, set[str]]] = {
     "": {"backend", "host", "port", "metrics_port", "tls", "shutdown", "local"},
-    "kubernetes": {"namespace", "kubeconfig", "context", "default_template", "link_secret", "keys_secret", "tenants"},
+    "kubernetes": {
+        "namespace",
+        "kubeconfig",
+        "context",
+        "default_template",
+        "link_secret",
+        "keys_secret",
+        "sign_in_secrets",
+        "tenants",
+    },
     "auth": {"keys_file"},
 }
 _OPERATOR_OWN: Final[dict[str, set[str]]] = {

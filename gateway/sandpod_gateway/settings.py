@@ -26,7 +26,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.strict_model import StrictModel
 from sandpod_gateway.api.toolsets import ALL, ToolsetName, expanded
 from sandpod_gateway.audit.settings import AuditSettings
-from sandpod_gateway.auth.oidc import OidcSettings
+from sandpod_gateway.auth.oidc.settings import OidcSettings
 from sandpod_gateway.backends.factory import BackendKind
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.local.settings import LocalSettings

@@ -8,8 +8,10 @@ import pytest
 import yaml
 
 from sandpod_gateway.auth.api_keys import KeyFile
+from sandpod_gateway.auth.factory import create_auth
+from sandpod_gateway.auth.verifier import Keys
 from sandpod_gateway.settings import Settings, ShutdownSettings, load
-from support.chart.render import CHART, Manifest, only, render
+from support.chart.render import CHART, Manifest, only, refusal, render
 
 HASH = f"sha256:{'a' * 64}"
 TEST = "sandpod-gateway-test"
@@ -183,3 +185,32 @@ def test_gateway_that_stops_is_done_before_kubernetes_ends_it(tmp_path: Path, pe
     value = f"gateway.terminationGracePeriodSeconds={period}"
     assert settings(tmp_path, value).shutdown == ShutdownSettings(drain=5, calls=calls)
     assert pod(value)["spec"]["terminationGracePeriodSeconds"] == period
+
+
+def test_sign_in_has_its_secret_its_state_and_its_paths(tmp_path: Path) -> None:
+    values = tmp_path / "oidc.yaml"
+    oidc = {"issuer": "https://login.example.com", "client_id": "sandpod", "tenants": {"/red": "red"}, "proxy": {}}
+    outside = {"enabled": True, "hosts": ["sandpod.example.com"], "tls": [{"secretName": "t"}]}
+    own = {"auth": {"oidcClientSecret": "sso"}, "ingress": outside, "gateway": {"config": {"auth": {"oidc": oidc}}}}
+    values.write_text(yaml.dump(own), encoding="utf-8")
+    found = settings(tmp_path, files=(values,))
+    assert found.auth.oidc is not None
+    assert found.auth.oidc.client_secret_file == Path("/etc/sandpod/oidc/client_secret")
+    manifests = render(files=(values,))
+    made = [f"sandpod/{each['metadata']['name']}" for each in manifests if each["kind"] == "Secret"]
+    assert made == [found.kubernetes.link_secret, *found.kubernetes.sign_in_secrets]
+    assert len(found.kubernetes.sign_in_secrets) == 16
+    rules = only(manifests, "Role", "sandpod-gateway-secrets")["rules"]
+    assert [f"sandpod/{name}" for name in rules[0]["resourceNames"]] == made
+    spec = only(manifests, "Deployment", "sandpod-gateway")["spec"]["template"]["spec"]
+    assert {"name": "oidc", "secret": {"secretName": "sso", "defaultMode": 0o440}} in spec["volumes"]
+    (tmp_path / "client_secret").write_text("a")
+    here = found.auth.oidc.model_copy(update={"client_secret_file": tmp_path / "client_secret"})
+    auth = create_auth(Keys(), here, "https://sandpod.example.com", None)
+    [rule] = only(manifests, "Ingress", "sandpod-gateway")["spec"]["rules"]
+    prefixes = tuple(each["path"] for each in rule["http"]["paths"])
+    assert not [route.path for route in auth.get_routes("/mcp") if not route.path.startswith(prefixes)]
+
+
+def test_secret_of_a_client_without_a_provider_is_refused() -> None:
+    assert "auth.oidcClientSecret is set without a provider" in refusal("auth.oidcClientSecret=sso")

@@ -64,7 +64,7 @@ def test_lock_holds_every_dependency_in_a_version_that_is_asked_for(lock: str) -
         assert asked.specifier.contains(pinned[asked.name]), asked
 
 
-@pytest.mark.parametrize("lock", [*LOCKS, "clients", "image"])
+@pytest.mark.parametrize("lock", [*LOCKS, "clients", "provider", "image"])
 def test_lock_has_a_hash_for_every_package_and_no_address(lock: str) -> None:
     text = lock_file(lock).read_text(encoding="utf-8")
     assert "://" not in text

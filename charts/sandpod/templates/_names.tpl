@@ -24,6 +24,17 @@ The name of every object of this chart. No template spells a name itself.
 {{ include "sandpod.gateway" . }}-links
 {{- end -}}
 
+{{/* Secrets with what sign-ins through the gateways leave, as a JSON array. How many decides where each entry is. */}}
+{{- define "sandpod.gateway.signIn" -}}
+{{- $names := list -}}
+{{- if hasKey (include "sandpod.gateway.oidc" . | fromJson) "proxy" -}}
+{{- range until 16 -}}
+{{- $names = append $names (printf "%s-sign-in-%d" (include "sandpod.gateway" $) .) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $names -}}
+{{- end -}}
+
 {{/* The role for that Secret and for the one with the keys. */}}
 {{- define "sandpod.gateway.secrets" -}}
 {{ include "sandpod.gateway" . }}-secrets

@@ -1,4 +1,4 @@
-"""Who a caller is: API keys, and links that carry their own permission.
+"""Who a caller is: API keys, users who sign in (`oidc`), and links that carry their own permission.
 
 Nothing here knows tools, runs or sandboxes.
 """

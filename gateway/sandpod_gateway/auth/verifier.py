@@ -3,22 +3,17 @@
 import hmac
 import logging
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Final
 
-from fastmcp.server.auth import AccessToken, AuthProvider, RemoteAuthProvider, TokenVerifier
-from pydantic import AnyHttpUrl, TypeAdapter, UrlConstraints
+from fastmcp.server.auth import AccessToken, TokenVerifier
 
 from sandpod_gateway.auth.api_keys import KeyEntry, KeyFile, hash_key, key_id
 from sandpod_gateway.auth.current import CallerToken
-from sandpod_gateway.auth.oidc import OidcSettings, OidcVerifier
 
 logger = logging.getLogger(__name__)
 
 MAX_KEY: Final = 256  # characters; longer ones are not hashed
 RESOURCE_PATH: Final = "/mcp"  # of the server, which tokens are for
-_JWT_DOTS: Final = 2
-# Clients compare the issuer letter by letter, and a slash at the end would make it another one.
-_ADDRESS: Final = TypeAdapter(Annotated[AnyHttpUrl, UrlConstraints(preserve_empty_path=True)])
 
 
 class Keys:
@@ -62,30 +57,12 @@ class Keys:
 
 
 class Verifier(TokenVerifier):
-    """Checks what a request comes with: an API key, or a token of the provider where users sign in."""
+    """Checks what a request comes with: an API key."""
 
-    def __init__(self, keys: Keys, tokens: OidcVerifier | None) -> None:
+    def __init__(self, keys: Keys) -> None:
         super().__init__(required_scopes=[])
         self._keys = keys
-        self._tokens = tokens
 
     async def verify_token(self, token: str) -> AccessToken | None:
         """Return who calls, or None."""
-        found = self._keys.verify(token)
-        if found is None and self._tokens is not None and token.count(".") == _JWT_DOTS:
-            return await self._tokens.verify(token)
-        return found
-
-
-def create_auth(keys: Keys, oidc: OidcSettings | None, public_url: str | None) -> AuthProvider:
-    """Return what checks the callers of a server; with a provider, it also tells clients where users sign in."""
-    if oidc is None or public_url is None:
-        return Verifier(keys, None)
-    return RemoteAuthProvider(
-        Verifier(keys, OidcVerifier(oidc, public_url + RESOURCE_PATH)),
-        authorization_servers=[_ADDRESS.validate_python(oidc.issuer)],
-        base_url=public_url,
-        scopes_supported=list(oidc.scopes),
-        challenge_scopes=list(oidc.scopes),
-        resource_name="Sandpod",
-    )
+        return self._keys.verify(token)

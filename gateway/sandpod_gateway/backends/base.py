@@ -11,6 +11,7 @@ from typing import Final, Literal, Protocol
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.key_source import KeySource
 from sandpod_gateway.auth.links import SecretStore
+from sandpod_gateway.auth.oidc.places import StatePlaces
 from sandpod_gateway.errors import SandpodError
 
 MAX_TEMPLATES: Final = 100
@@ -173,6 +174,12 @@ class Backend(Protocol):
 
         It works while the backend is started.
         """
+
+    def sign_in_places(self) -> StatePlaces | None:
+        """Return where all gateways over these sandboxes keep what sign-ins through them leave; None as above."""
+
+    def sign_in_key_store(self) -> SecretStore | None:
+        """Return where they keep the key of sign-ins; None as above."""
 
     def key_source(self) -> KeySource | None:
         """Return where all gateways over these sandboxes find callers' API keys; None when there is no such place.

@@ -15,6 +15,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.callers import tenant_of
 from sandpod_gateway.auth.key_source import KeySource
 from sandpod_gateway.auth.links import SecretStore
+from sandpod_gateway.auth.oidc.places import StatePlaces
 from sandpod_gateway.backends.base import Backend, ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
 from sandpod_gateway.errors import SandpodError
 
@@ -114,6 +115,14 @@ class TenantBackend:
     def key_source(self) -> KeySource | None:
         """Return where the keys of all tenants' callers are; see `base.Backend.key_source`."""
         return self._default.backend.key_source()
+
+    def sign_in_places(self) -> StatePlaces | None:
+        """Return where sign-ins in progress are kept; see `base.Backend.sign_in_places`."""
+        return self._default.backend.sign_in_places()
+
+    def sign_in_key_store(self) -> SecretStore | None:
+        """Return where the key of sign-ins is kept; see `base.Backend.sign_in_key_store`."""
+        return self._default.backend.sign_in_key_store()
 
     def warm(self) -> dict[tuple[str, str], int]:
         """Return how many sandboxes wait for a claim, by tenant and template."""

@@ -92,7 +92,7 @@ class BoundedBodies:
                 self.requests.metrics.refusals.labels(error.code).inc()
                 answer = refused(error, headers={"retry-after": "1"})
             if answer is None:
-                receive = _replayed(bytes(body), receive)
+                receive = replayed(bytes(body), receive)
                 answer = partial(negotiated, self.app, bytes(body)) if self.negotiates else self.app
             await answer(scope, receive, send)
 
@@ -123,7 +123,7 @@ class BoundedBodies:
         return True
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def replayed(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that gives a body in one piece, and then what follows it."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 

@@ -31,7 +31,7 @@ from pydantic import AnyUrl
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.auth.oidc import OidcSettings
+from sandpod_gateway.auth.oidc.settings import OidcSettings
 from sandpod_gateway.settings import AuthSettings, LinkSettings, Settings
 from support.gateway.peers import call
 from support.gateway.server import listening
@@ -66,6 +66,8 @@ class Place:
         if not serves:
             await page.route("**/callback?**", lambda route: route.fulfill(body="You are signed in."))
         await page.goto(address)
+        if urlsplit(page.url).path == "/consent":  # of a gateway through which users sign in
+            await page.click("button[value=approve]")
         await page.fill("[name=login]", user)
         await page.fill("[name=password]", "any")
         await page.click("button[type=submit]")
@@ -132,6 +134,26 @@ async def test_fastmcps_client_signs_in_by_itself_and_each_user_has_sandboxes_of
             assert [each["sandbox"] for each in (await call(client, "list_sandboxes"))["sandboxes"]] == [made[user]]
         await asyncio.gather(*auth.pages)
     assert made["alice"] != made["bob"]
+
+
+@pytest.mark.promise("sign-in-shared")
+async def test_fastmcps_client_signs_in_through_a_gateway_where_it_can_not_register_with_the_provider(
+    place: Place, tmp_path: Path
+) -> None:
+    port = free_port()
+    public = f"http://127.0.0.1:{port}"
+    wanted = {"redirect_uris": [f"{public}/auth/callback"], "token_endpoint_auth_method": "client_secret_basic"}
+    async with httpx2.AsyncClient() as http:
+        own = (await http.post(f"{place.issuer}/reg", json=wanted)).json()
+    (tmp_path / "secret").write_text(own["client_secret"])
+    client = {"client_id": own["client_id"], "client_secret_file": tmp_path / "secret", "proxy": {}}
+    oidc = OidcSettings.model_validate({"issuer": place.issuer, **client})
+    settings = Settings(port=port, auth=AuthSettings(oidc=oidc), links=LinkSettings(public_url=public))
+    async with listening(Gateway(settings, FakeBackend()), settings, port=port):
+        auth = ByBrowser(Place(public, place.issuer, place.browser), "dora")
+        async with Client(StreamableHttpTransport(f"{public}/mcp", auth=auth)) as caller:
+            assert (await call(caller, "run_python_code", code="print(1)"))["outcome"] == "ok"
+        await asyncio.gather(*auth.pages)
 
 
 class Tokens:

@@ -126,9 +126,10 @@ class KubeServer:
     async def _patch_secret(self, request: web.Request) -> web.Response:
         secret, change = self.secrets[request.match_info["name"]], await request.json()
         version = secret["metadata"]["resourceVersion"]
-        if change["metadata"]["resourceVersion"] != version:
+        if change.get("metadata", {}).get("resourceVersion", version) != version:
             raise RefusedError(409, "Conflict")
-        secret["data"] = secret.get("data", {}) | change["data"]
+        data = secret.get("data", {}) | change["data"]
+        secret["data"] = {name: value for name, value in data.items() if value is not None}
         secret["metadata"]["resourceVersion"] = str(int(version) + 1)
         return web.json_response(secret)
 

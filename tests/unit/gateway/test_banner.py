@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandpod_gateway.auth.oidc import OidcSettings
+from sandpod_gateway.auth.oidc.settings import OidcSettings
 from sandpod_gateway.cli import serve
 from sandpod_gateway.settings import AuthSettings, LinkSettings, Settings
 

@@ -28,7 +28,7 @@ def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path, monk
         ("port: nine\n", "port"),
         ("limits: {code_bytes: 1}\n", "code_bytes"),
         ("tls: {cert: a}\n", "tls: tls.cert and tls.key go together."),
-        ("auth: {oidc: {issuer: a}}\n", "auth.oidc.issuer: the issuer.s address begins with https://."),
+        ("auth: {oidc: {issuer: a}}\n", "auth.oidc.issuer: the address begins with https://."),
         ("port: [\n", "line 2"),
         ("just words\n", "Settings are wrong"),
         ("7\n", "Settings are wrong"),

@@ -1,3 +1,20 @@
+{{/* The settings of the OpenID Connect provider, as JSON; {} without one. */}}
+{{- define "sandpod.gateway.oidc" -}}
+{{- dig "auth" "oidc" dict .Values.gateway.config | default dict | toJson -}}
+{{- end -}}
+
+{{/* Path prefixes that are served from outside, as a JSON array. */}}
+{{- define "sandpod.gateway.paths" -}}
+{{- $paths := .Values.gateway.paths -}}
+{{- with include "sandpod.gateway.oidc" . | fromJson -}}
+{{- $paths = append $paths "/.well-known" -}}
+{{- if hasKey . "proxy" -}}
+{{- $paths = concat $paths (list "/register" "/authorize" "/consent" "/auth/callback" "/token" "/revoke") -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $paths -}}
+{{- end -}}
+
 {{/*
 The gateway's settings file: `gateway.config` and what follows from other values, which can't be set there.
 */}}
@@ -29,6 +46,16 @@ The gateway's settings file: `gateway.config` and what follows from other values
 {{- end -}}
 {{- with include "sandpod.gateway.publicUrl" . -}}
 {{- $_ := set $settings "links" (dict "public_url" .) -}}
+{{- end -}}
+{{- with include "sandpod.gateway.signIn" . | fromJsonArray -}}
+{{- $references := list -}}
+{{- range . -}}
+{{- $references = append $references (printf "%s/%s" $.Release.Namespace .) -}}
+{{- end -}}
+{{- $_ := set $settings.kubernetes "sign_in_secrets" $references -}}
+{{- end -}}
+{{- if .Values.auth.oidcClientSecret -}}
+{{- $_ := set $settings "auth" (dict "oidc" (dict "client_secret_file" "/etc/sandpod/oidc/client_secret")) -}}
 {{- end -}}
 {{- toYaml (mergeOverwrite $settings (deepCopy .Values.gateway.config)) -}}
 {{- end -}}

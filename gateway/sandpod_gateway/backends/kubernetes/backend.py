@@ -24,7 +24,13 @@ from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
 from sandpod_gateway.backends.kubernetes.claims.readiness import Background
 from sandpod_gateway.backends.kubernetes.cluster import Cluster, start_error, translated
-from sandpod_gateway.backends.kubernetes.secrets import KeySecret, LinkSecret
+from sandpod_gateway.backends.kubernetes.secrets import (
+    LINKS_ENTRY,
+    SIGN_IN_ENTRY,
+    KeySecret,
+    SharedSecret,
+    SignInSecrets,
+)
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.streams.exec_stream import ExecStream, open_exec
 from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
@@ -107,10 +113,20 @@ class KubernetesBackend:
             page = await self._open.cluster.list_page(names.TEMPLATES, {"limit": str(MAX_TEMPLATES)})
         return tuple(filter(None, map(template_info, page.get("items", []))))
 
-    def link_store(self) -> LinkSecret | None:
+    def link_store(self) -> SharedSecret | None:
         """Return the Secret of the settings; None when they name none."""
         secret = self._settings.link_secret
-        return None if secret is None else LinkSecret(lambda: self._open.cluster, secret)
+        return None if secret is None else SharedSecret(lambda: self._open.cluster, secret, LINKS_ENTRY)
+
+    def sign_in_key_store(self) -> SharedSecret | None:
+        """Return the Secret that links are signed with, which has an entry for the key of sign-ins too."""
+        secret = self._settings.link_secret
+        return None if secret is None else SharedSecret(lambda: self._open.cluster, secret, SIGN_IN_ENTRY)
+
+    def sign_in_places(self) -> SignInSecrets | None:
+        """Return the Secrets of the settings; None when they name none."""
+        secrets = self._settings.sign_in_secrets
+        return SignInSecrets(lambda: self._open.cluster, secrets) if secrets else None
 
     def key_source(self) -> KeySecret | None:
         """Return the Secret of the settings; None when they name none."""

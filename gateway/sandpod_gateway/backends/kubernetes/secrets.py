@@ -1,13 +1,13 @@
-"""The two Secrets of the gateways of one installation: what links are signed with, and callers' API keys.
+"""The Secrets of the gateways of one installation: keys that they share, what sign-ins leave, and callers' API keys.
 
-Whoever installs the gateway makes both. The gateway may read and patch the first, only read the second, each by its
-name, and can't create any.
+Whoever installs the gateway makes them. The gateway may read and patch the first two kinds, only read the last, each by
+its name, and can't create any.
 """
 
 import asyncio
 import base64
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -21,35 +21,65 @@ from sandpod_kube.client import KubeClient
 from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError
 from sandpod_kube.resources import SECRETS
 
-LINKS_ENTRY: Final = "keys.json"  # of the Secret that links are signed with
+LINKS_ENTRY: Final = "keys.json"  # of the Secret with the gateways' keys: what links are signed with
+SIGN_IN_ENTRY: Final = "sign-in.key"  # of the same Secret: what sign-ins are sealed and signed with
 KEYS_ENTRY: Final = "keys.yaml"  # of the Secret of API keys
 MAX_TRIES: Final = 5  # lost races for a Secret
 
 
-class LinkSecret:
-    """What links are signed with, in a Secret (namespace/name); implements `links.SecretStore`."""
+class SharedSecret:
+    """Keys that gateways share, in an entry of a Secret (namespace/name); implements `links.SecretStore`."""
 
-    def __init__(self, cluster: Callable[[], Cluster], reference: str) -> None:
+    def __init__(self, cluster: Callable[[], Cluster], reference: str, entry: str) -> None:
         self._cluster = cluster
+        self._entry = entry
         self._namespace, _, self._name = reference.partition("/")
 
     async def read(self) -> Stored | None:
         """Return what is there; None when there is no such Secret."""
-        with translated("the keys of links were read"):
+        with translated("the gateways' keys were read"):
             secret = await _read(self._cluster().client, self._namespace, self._name)
         if secret is None:
             return None
-        return Stored(_content(secret, LINKS_ENTRY), str(secret["metadata"]["resourceVersion"]))
+        return Stored(_content(secret, self._entry), str(secret["metadata"]["resourceVersion"]))
 
     async def replace(self, content: bytes, version: str) -> bool:
         """Write, unless it is not that version any more."""
-        body = {"metadata": {"resourceVersion": version}, "data": {LINKS_ENTRY: base64.b64encode(content).decode()}}
-        with translated("the keys of links were written"):
+        body = {"metadata": {"resourceVersion": version}, "data": {self._entry: base64.b64encode(content).decode()}}
+        with translated("the gateways' keys were written"):
             try:
                 await self._cluster().client.patch(SECRETS, self._namespace, self._name, body)
             except ConflictError:
                 return False
         return True
+
+
+class SignInSecrets:
+    """What sign-ins leave, in Secrets (namespace/name); implements `sign_in_state.StatePlaces`.
+
+    Each change names its entries alone, so that those of two gateways don't meet.
+    """
+
+    def __init__(self, cluster: Callable[[], Cluster], references: Sequence[str]) -> None:
+        self._cluster = cluster
+        self._places = [reference.split("/") for reference in references]
+        self.count = len(references)
+
+    async def read(self, place: int) -> dict[str, bytes]:
+        """Return the entries of a Secret. Raises SandpodError: backend_unavailable, also where there is no Secret."""
+        namespace, name = self._places[place]
+        with translated("what sign-ins left was read"):
+            secret = await self._cluster().client.get(SECRETS, namespace, name)
+        return {entry: base64.b64decode(content) for entry, content in (secret.get("data") or {}).items()}
+
+    async def change(self, place: int, entries: dict[str, bytes | None]) -> None:
+        """Write these entries of a Secret, and remove those that are None."""
+        namespace, name = self._places[place]
+        data = {
+            each: None if content is None else base64.b64encode(content).decode() for each, content in entries.items()
+        }
+        with translated("what sign-ins left was written"):
+            await self._cluster().client.patch(SECRETS, namespace, name, {"data": data})
 
 
 class KeySecret:

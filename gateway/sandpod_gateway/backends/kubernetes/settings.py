@@ -32,6 +32,10 @@ class KubernetesSettings(StrictModel):
     link_secret: SecretReference | None = None
     """Secret (namespace/name) with what links are signed with, for all gateways of the namespace; it must be there, and
     the gateway fills it. Unset: links work at the gateway that made them, until it ends."""
+    sign_in_secrets: Annotated[tuple[SecretReference, ...], Field(max_length=100)] = ()
+    """Secrets (namespace/name) with what sign-ins through the gateways leave (auth.oidc.proxy), sealed; they must be
+    there, and link_secret holds the key. Each has room for about a hundred clients. Unset: a sign-in works at the
+    gateway where it began, until it ends."""
     keys_secret: SecretReference | None = None
     """Secret (namespace/name) with callers' API keys, in its entry keys.yaml. It is watched: a change takes effect at
     once, at all gateways. Use this or auth.keys_file."""

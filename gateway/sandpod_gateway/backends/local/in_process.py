@@ -133,6 +133,12 @@ class InProcessBackend:
     def key_source(self) -> None:
         """Return None: keys are in a file."""
 
+    def sign_in_places(self) -> None:
+        """Return None, as `link_store`."""
+
+    def sign_in_key_store(self) -> None:
+        """Return None, as `link_store`."""
+
     def link_store(self) -> None:
         """Return None: no other gateway has these sandboxes."""
 

@@ -1,12 +1,14 @@
 """API keys as they are stored, followed and verified."""
 
 import asyncio
+import hmac
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -67,10 +69,22 @@ async def test_a_key_tells_its_user_and_others_tell_nothing() -> None:
         assert verifier.verify(wrong) is None
 
 
-async def test_key_whose_stored_hash_differs_after_its_id_is_no_key() -> None:
+async def test_key_whose_stored_hash_differs_after_its_id_is_no_key_and_takes_as_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     key, entry = make_key(user="alice", name="laptop", days=None, now=NOW)
+    compared = []
+
+    def spy(stored: str, given: str) -> bool:
+        compared.append((stored, given))
+        return hmac.compare_digest(stored, given)
+
+    monkeypatch.setattr("sandpod_gateway.auth.verifier.hmac", SimpleNamespace(compare_digest=spy))
     last = "0" if entry.hash[-1] != "0" else "1"
-    assert verifier_of(entry.model_copy(update={"hash": entry.hash[:-1] + last})).verify(key) is None
+    spoilt = entry.hash[:-1] + last
+    assert verifier_of(entry.model_copy(update={"hash": spoilt})).verify(key) is None
+    assert verifier_of(entry).verify(key) is not None
+    assert compared == [(spoilt, entry.hash), (entry.hash, entry.hash)], "compared in constant time"
 
 
 async def test_several_keys_of_a_user_are_one_owner_each_with_its_scopes() -> None:

@@ -1,5 +1,6 @@
 """Access tokens of a provider: what is accepted, and every way to be wrong."""
 
+import asyncio
 import base64
 import hmac
 import json
@@ -11,9 +12,12 @@ import pytest
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 from pydantic import ValidationError
 
-from sandpod_gateway.auth import oidc
 from sandpod_gateway.auth.callers import TOKEN_KEY_ID, Caller
-from sandpod_gateway.auth.oidc import PAUSE, REFRESH, RETIRE, OidcSettings, OidcVerifier, Provider
+from sandpod_gateway.auth.oidc import tokens
+from sandpod_gateway.auth.oidc.answers import Introspection
+from sandpod_gateway.auth.oidc.provider import PAUSE, REFRESH, RETIRE, Provider
+from sandpod_gateway.auth.oidc.settings import OidcSettings
+from sandpod_gateway.auth.oidc.tokens import OidcVerifier
 from support.servers.issuer import AUDIENCE, Issuer, provided
 
 Key = RSAKey | ECKey | OKPKey
@@ -33,8 +37,9 @@ async def issuer() -> AsyncIterator[Issuer]:
 
 
 def verifier_of(issuer: Issuer, clock: Clock | None = None, **settings: Any) -> OidcVerifier:
-    chosen = OidcSettings(issuer=issuer.address, **settings)
-    return OidcVerifier(chosen, AUDIENCE, Provider(chosen, clock or Clock()))
+    chosen, clock = OidcSettings(issuer=issuer.address, **settings), clock or Clock()
+    provider = Provider(chosen, clock)
+    return OidcVerifier(chosen, AUDIENCE, provider, Introspection(chosen, provider, clock))
 
 
 async def test_token_says_who_calls(issuer: Issuer) -> None:
@@ -107,6 +112,12 @@ async def test_audience_may_be_one_of_several(issuer: Issuer) -> None:
     assert await verifier_of(issuer).verify(issuer.token(aud=["other", AUDIENCE])) is not None
 
 
+async def refreshed(verifier: OidcVerifier) -> None:
+    """Wait for the fetch that a token began and did not wait for."""
+    assert verifier._provider.refreshing is not None
+    await verifier._provider.refreshing
+
+
 def encoded(header: dict[str, Any]) -> str:
     return base64.urlsafe_b64encode(json.dumps(header).encode()).rstrip(b"=").decode()
 
@@ -171,16 +182,35 @@ async def test_new_key_of_the_provider_is_fetched_and_not_more_often_than_every_
     assert issuer.fetched == 2
 
 
-async def test_key_that_the_provider_withdraws_is_not_used_after_the_next_fetch(issuer: Issuer) -> None:
+async def test_key_that_the_provider_withdraws_is_used_until_its_keys_are_fetched_again(issuer: Issuer) -> None:
     clock = Clock()
     verifier = verifier_of(issuer, clock)
     first = issuer.keys[0]
     assert await verifier.verify(issuer.token()) is not None
     issuer.keys = [ECKey.generate_key("P-256", {"kid": "two"})]
     clock.now += REFRESH
+    assert await verifier.verify(issuer.token(key=first)) is not None, "it waits for no fetch"
+    await refreshed(verifier)
     assert await verifier.verify(issuer.token(key=first)) is None
 
 
+@pytest.mark.promise("tokens-while-down")
+async def test_provider_that_hangs_holds_up_no_token_whose_key_is_known(issuer: Issuer) -> None:
+    clock = Clock()
+    verifier = verifier_of(issuer, clock)
+    assert await verifier.verify(issuer.token()) is not None
+    issuer.hangs = asyncio.Event()
+    for _ in range(3):
+        clock.now += REFRESH
+        assert await verifier.verify(issuer.token()) is not None
+        assert verifier._provider.refreshing is not None
+        assert not verifier._provider.refreshing.done(), "the token waited for no fetch"
+    issuer.hangs.set()
+    await refreshed(verifier)
+    assert issuer.fetched == 2, "there was one fetch at a time"
+
+
+@pytest.mark.promise("tokens-while-down")
 @pytest.mark.parametrize("document", ["broken", "broken_keys"])
 @pytest.mark.parametrize(
     "answer",
@@ -246,4 +276,4 @@ def test_issuer_without_encryption_is_refused(issuer: str) -> None:
 
 
 def test_no_algorithm_has_a_shared_secret() -> None:
-    assert not [alg for alg in oidc.ALGORITHMS if alg.startswith("HS") or alg == "none"]
+    assert not [alg for alg in tokens.ALGORITHMS if alg.startswith("HS") or alg == "none"]

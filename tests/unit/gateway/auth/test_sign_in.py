@@ -15,7 +15,7 @@ from fastmcp.client.transports import StreamableHttpTransport
 from fakes.backend import FakeBackend
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.auth.oidc import OidcSettings
+from sandpod_gateway.auth.oidc.settings import OidcSettings
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.settings import AuthSettings, LinkSettings, Settings
 from support.gateway.fake_gateway import keys_file
@@ -81,6 +81,22 @@ async def test_key_and_token_of_a_user_share_the_users_sandboxes_and_no_others(s
         assert (await call(bob, "list_sandboxes"))["sandboxes"] == []
 
 
+@pytest.mark.promise("token-groups")
+async def test_user_without_a_tenant_gets_a_coded_refusal_in_every_transport() -> None:
+    async with provided() as issuer:
+        oidc = OidcSettings(issuer=issuer.address, tenants={"/red": "red"})
+        settings = Settings(auth=AuthSettings(oidc=oidc), links=LinkSettings(public_url=PUBLIC))
+        async with listening(Gateway(settings, FakeBackend()), settings) as address, httpx2.AsyncClient() as http:
+            headers = {"authorization": f"Bearer {issuer.token(groups=['/green'])}"}
+            for answer in (
+                await http.post(f"{address}/mcp", json={}, headers=headers),
+                await http.get(f"{address}/sse", headers=headers),
+            ):
+                assert answer.status_code == 403
+                assert answer.json()["error"]["data"]["error"] == ErrorCode.FORBIDDEN
+                assert "no group that leads to a tenant" in answer.json()["error"]["message"]
+
+
 async def test_link_of_a_user_who_signed_in_opens_that_users_file_alone(server: Server) -> None:
     async with server.caller(server.issuer.token(scope="run")) as alice, httpx2.AsyncClient() as http:
         await call(alice, "write_file", path="a.txt", text="mine")
@@ -98,3 +114,21 @@ def test_provider_without_a_public_address_is_refused_at_start() -> None:
     with pytest.raises(StartError) as refused:
         Gateway(settings, FakeBackend())
     assert "links.public_url" in refused.value.next_step
+
+
+def test_sign_in_without_encryption_is_refused_at_start(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("a")
+    own = {"client_id": "a", "client_secret_file": tmp_path / "secret", "proxy": {}}
+    oidc = OidcSettings.model_validate({"issuer": "https://login.example.com", **own})
+    links = LinkSettings(public_url="http://sandpod.example.com")
+    with pytest.raises(StartError, match="https://"):
+        Gateway(Settings(auth=AuthSettings(oidc=oidc), links=links), FakeBackend())
+
+
+def test_secret_that_can_not_be_read_is_named_at_start(tmp_path: Path) -> None:
+    oidc = OidcSettings.model_validate(
+        {"issuer": "https://login.example.com", "client_id": "a", "client_secret_file": tmp_path / "none", "proxy": {}}
+    )
+    settings = Settings(auth=AuthSettings(oidc=oidc), links=LinkSettings(public_url=PUBLIC))
+    with pytest.raises(StartError, match="client_secret_file"):
+        Gateway(settings, FakeBackend())
