@@ -17,7 +17,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount
 
-from sandpod_gateway.auth.callers import LOCAL, LOCAL_KEY_ID
+from sandpod_gateway.auth.callers import LOCAL, LOCAL_KEY_ID, Caller
 from sandpod_gateway.auth.key_file import WatchedFile
 from sandpod_gateway.auth.links import POLL_SECONDS, Links, MemoryStore
 from sandpod_gateway.auth.verifier import RESOURCE_PATH, Keys, create_auth
@@ -36,10 +36,15 @@ from sandpod_gateway.mcp.server import create_mcp
 from sandpod_gateway.mcp.toolbox import Parts
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.packages.installer import Installer
+from sandpod_gateway.runs.accounting import BACKGROUND_SECONDS, SANDBOX_SECONDS, Accounting
 from sandpod_gateway.runs.background import BackgroundRuns
 from sandpod_gateway.runs.service import Runs
 from sandpod_gateway.sandboxes.service import SWEEP_SECONDS, Sandboxes
 from sandpod_gateway.settings import Settings
+from sandpod_gateway.usage.amounts import Account, account_of
+from sandpod_gateway.usage.meter import Meter
+from sandpod_gateway.usage.replica import Replica
+from sandpod_gateway.usage.stores import FolderStore
 
 logger = logging.getLogger(__name__)
 
@@ -63,14 +68,22 @@ class Gateway:
         self._has_callers = self._key_source is not None or oidc is not None
         self._auth = create_auth(self._keys, oidc, public_url) if self._has_callers else None
         self.metrics = Metrics()
-        self._sandboxes = Sandboxes(backend, self.metrics)
+        self._meter = Meter(settings.quotas, self.metrics)
+        self._sandboxes = Sandboxes(backend, self.metrics, self._meter)
+        store = backend.usage_store()
+        self._accounting = Accounting(backend, self._sandboxes, shared=store is not None)
+        if store is None and (folder := settings.usage.directory) is not None:
+            store = FolderStore(folder)
+        days = settings.usage.days
+        self._replica = None if store is None else Replica(store, self._meter, self.metrics, days=days)
         self.metrics.watch_pools(backend.warm)
         self.metrics.open_streams.set_function(self._sandboxes.open_streams)
         limits = settings.limits
         owner_of_key = self._keys.owner_of_key if self._has_callers else {LOCAL_KEY_ID: LOCAL.owner}.get
         self._links = Links(backend.link_store() or MemoryStore(), owner_of_key)
         files = Files(self._sandboxes, self.metrics, max_upload=limits.upload_bytes, default_read=limits.output_chars)
-        self._file_routes = FileRoutes(self._links, Transfers(files, settings.links.upload_bytes))
+        transfers = Transfers(files, settings.links.upload_bytes)
+        self._file_routes = FileRoutes(self._links, transfers, self._account_of_link)
         self._loopback: str | None = None
         self._installer = Installer(self._sandboxes, settings.packages)
         parts = Parts(
@@ -118,7 +131,13 @@ class Gateway:
         work = [
             repeat(SWEEP_SECONDS, self._sandboxes.sweep, task="connections"),
             repeat(POLL_SECONDS, self._links.refresh, task="link_keys"),
+            repeat(SANDBOX_SECONDS, self._accounting.charge_sandboxes, task="usage"),
+            repeat(BACKGROUND_SECONDS, self._accounting.charge_background, task="usage"),
         ]
+        if self._replica is not None:
+            await self._replica.start()
+            loops = (self._replica.follow, self._replica.publish, self._replica.keep)
+            work += [repeat(RETRY_SECONDS, loop, task="usage") for loop in loops]
         if self._key_source is not None:
             self._keys.use(await self._key_source.read())
             work.append(repeat(RETRY_SECONDS, partial(self._key_source.follow, self._keys.use), task="api_keys"))
@@ -131,6 +150,7 @@ class Gateway:
             with anyio.CancelScope(shield=True):
                 await asyncio.gather(*tasks, return_exceptions=True)
                 await self._installer.close()
+                await self._close_usage()
                 await self._sandboxes.close()
                 await self._backend.close()
 
@@ -154,6 +174,22 @@ class Gateway:
                 except OSError as error:
                     logger.warning("there are no links, since no port can be had: %s", error)
             yield
+
+    async def _close_usage(self) -> None:
+        await self._accounting.close()
+        try:
+            if self._replica is not None:
+                await self._replica.close()
+        except SandpodError as error:
+            # What was kept before is there, and the rest of the server has to be closed.
+            logger.error("the last of usage is lost: %s %s", error.message, error.next_step)  # noqa: TRY400
+
+    def _account_of_link(self, key_id: bytes, owner: str, sandbox: str) -> Account:
+        """Return to whom the use of a link is charged: its maker, who may have signed in without a key."""
+        caller, holder = self._keys.caller_of_key(key_id), self._meter.holder(sandbox)
+        if caller is None and holder is not None and account_of(Caller(owner)).user == holder.user:
+            return holder
+        return account_of(caller or Caller(owner))
 
     async def _read_link_keys(self) -> None:
         try:

@@ -54,7 +54,7 @@ class KeyEntry(StrictModel):
         """Return whom it stands for."""
         tools = ALL if self.tools is None else expanded(self.tools)
         templates = None if self.templates is None else tuple(self.templates)
-        return Caller(f"user:{self.user}", key_id(self.hash), tools, templates, self.read_only)
+        return Caller(f"user:{self.user}", key_id(self.hash), tools, templates, self.read_only, key=self.name)
 
 
 class KeyFile(StrictModel):

@@ -19,6 +19,8 @@ class Caller:
     tools: frozenset[str] = ALL  # toolsets
     templates: tuple[str, ...] | None = None  # of the sandboxes that it may make and use, the default first; None: all
     read_only: bool = False  # whether it may use only tools that change nothing
+    key: str = ""  # the name of the API key; empty for callers who signed in elsewhere, or need none
+    tenant: str = ""  # empty where there are none
 
 
 LOCAL: Final = Caller("local")

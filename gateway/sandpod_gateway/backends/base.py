@@ -12,6 +12,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.key_source import KeySource
 from sandpod_gateway.auth.links import SecretStore
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.usage.stores import DocumentStore
 
 MAX_TEMPLATES: Final = 100
 
@@ -96,6 +97,7 @@ class TemplateInfo:
     foreign: bool = False  # the image was not made for this: what it runs is known only once it does
     workspace_max: int | None = None  # bytes of the largest workspace for a claim; None where the size is fixed
     persistent: bool = False  # a claim may ask for a persistent workspace
+    memory: int = 0  # bytes that a sandbox may use; 0 where that is not known
 
 
 class ByteStream(Protocol):
@@ -176,6 +178,12 @@ class Backend(Protocol):
 
     def key_source(self) -> KeySource | None:
         """Return where all gateways over these sandboxes find callers' API keys; None when there is no such place.
+
+        It works while the backend is started.
+        """
+
+    def usage_store(self) -> DocumentStore | None:
+        """Return where all gateways over these sandboxes keep what was used; None when there is no such place.
 
         It works while the backend is started.
         """

@@ -84,7 +84,7 @@ def create_mcp(
         mask_error_details=True,  # unknown errors are ours to log: their texts may hold anything
         on_duplicate="replace",  # tools of other systems may take the names of ours
     )
-    mcp.add_middleware(CallMiddleware(max_calls, toolsets or ALL, parts.metrics))
+    mcp.add_middleware(CallMiddleware(max_calls, toolsets or ALL, parts.metrics, parts.sandboxes.meter))
     if toolsets:
         toolbox = Toolbox(mcp, parts, facts, link_files=link_files)
         for register in (runs.register, files.register, runs.register_background, sandboxes.register):

@@ -80,8 +80,15 @@ async def test_several_keys_of_a_user_are_one_owner_each_with_its_scopes() -> No
     verifier = verifier_of(first, second)
     tokens = [verifier.verify(key) for key in (narrow, wide)]
     assert [token.caller for token in tokens if isinstance(token, CallerToken)] == [
-        Caller("user:alice", bytes.fromhex(first.id), frozenset({"core", "files"}), ("small", "large"), read_only=True),
-        Caller("user:alice", bytes.fromhex(second.id)),
+        Caller(
+            "user:alice",
+            bytes.fromhex(first.id),
+            frozenset({"core", "files"}),
+            ("small", "large"),
+            read_only=True,
+            key="ci",
+        ),
+        Caller("user:alice", bytes.fromhex(second.id), key="laptop"),
     ]
 
 

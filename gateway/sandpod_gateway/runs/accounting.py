@@ -1,0 +1,115 @@
+"""Charges what goes on whether or not a call waits for it: the time of sandboxes, and the ends of background runs."""
+
+import asyncio
+from datetime import datetime
+from typing import Final
+
+from cachetools import TTLCache
+
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.backends.base import Backend
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.runner.connection import RunnerConnection
+from sandpod_gateway.runner.demux import ConnectionLostError
+from sandpod_gateway.runner.messages import checked
+from sandpod_gateway.runner.run_ids import split_run_id
+from sandpod_gateway.runs.background import used_by
+from sandpod_gateway.runs.service import Tail
+from sandpod_gateway.sandboxes.service import Sandboxes
+from sandpod_gateway.usage.amounts import SECOND
+from sandpod_gateway.usage.document import BackgroundRun
+
+SANDBOX_SECONDS: Final = 5.0
+"""Between two looks at the sandboxes: the end of one that another gateway closes is known to this."""
+BACKGROUND_SECONDS: Final = 10.0
+"""Between two looks at background runs that have not ended."""
+TEMPLATES_SECONDS: Final = 60.0
+"""For which the templates' memory limits are remembered."""
+
+
+class Accounting:
+    """Charges the sandboxes and background runs that this gateway's usage document has."""
+
+    def __init__(self, backend: Backend, sandboxes: Sandboxes, *, shared: bool) -> None:
+        """Charge them; they are `shared` where they and the document outlive this gateway."""
+        self._backend = backend
+        self._sandboxes = sandboxes
+        self._meter = sandboxes.meter
+        self._shared = shared
+        self._memory: TTLCache[str, dict[str, int]] = TTLCache(1, TEMPLATES_SECONDS)
+
+    async def charge_sandboxes(self) -> None:
+        """Charge the time since the last look."""
+        self._meter.accrue_runs()
+        for name in self._held():
+            await self._charge(name)
+
+    async def charge_background(self) -> None:
+        """Look which background runs have ended, and charge these."""
+        await asyncio.gather(*(self._look(run, of) for run, of in list(self._meter.document.background.items())))
+
+    async def close(self) -> None:
+        """Charge all up to now; sandboxes that end with this gateway have ended."""
+        await self.charge_sandboxes()
+        for name in self._held() if not self._shared else ():
+            self._meter.closed(name)
+
+    def _held(self) -> list[str]:
+        return [name for name, use in self._meter.document.sandboxes.items() if use.until is not None]
+
+    async def _charge(self, name: str) -> None:
+        record, now = await self._backend.get(name), self._meter.clock()
+        use = self._meter.document.sandboxes.get(name)
+        if use is None or use.until is None:
+            return
+        if record is None:
+            # While no gateway was there, nobody could use it, so that it ended when it was to.
+            end = min(now, use.expires / SECOND) if self._shared and use.expires else now
+            self._meter.closed(name, end if self._shared else use.until / SECOND)
+            return
+        use.template = record.template
+        use.expires = round(_seconds(record.expires, now) * SECOND)
+        if not use.memory:
+            limits = await self._limits()
+            if limits is None:
+                return  # the next look charges this time too
+            use.memory = limits.get(record.template, 0)
+        if record.status in {"Expired", "Failed"}:
+            self._meter.closed(name, min(now, _seconds(record.expires, now)))
+        else:
+            self._meter.accrue(name, now, has_pod=record.status != "Suspended")
+
+    async def _limits(self) -> dict[str, int] | None:
+        """Return the memory of each template's sandboxes, bytes; None where it can't be known now."""
+        limits = self._memory.get("limits")
+        if limits is None:
+            try:
+                templates = await self._backend.templates()
+            except SandpodError:
+                return None
+            limits = self._memory["limits"] = {each.name: each.memory for each in templates}
+        return limits
+
+    async def _look(self, run: str, of: BackgroundRun) -> None:
+        record = await self._backend.get(of.sandbox)
+        if record is None or record.status not in {"Ready", "Pending"}:
+            self._meter.background_ended(run, None, 0)
+        elif record.status == "Ready":
+            try:
+                async with self._sandboxes.connection(record) as connection:
+                    await self._ask(run, connection)
+            except ConnectionLostError:
+                return  # the next look will tell
+            except SandpodError as error:
+                if error.code == ErrorCode.NOT_FOUND:  # forgotten, as after a suspension
+                    self._meter.background_ended(run, None, 0)
+
+    async def _ask(self, run: str, connection: RunnerConnection) -> None:
+        fields = {"run": split_run_id(run)[1], "cursor": 0, "wait": 0, "limit": 1}
+        tail = checked(Tail, await connection.ask("tail", fields))
+        if tail.end is not None:
+            self._meter.background_ended(run, *used_by(tail.end))
+
+
+def _seconds(time: datetime | None, default: float) -> float:
+    return default if time is None else time.timestamp()
