@@ -4,7 +4,7 @@ The gateway knows backends by this protocol alone, and `tests/contract` holds th
 backend runs no code itself: that is the runner's work, at the other end of the stream.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, Protocol
 
@@ -84,6 +84,7 @@ class SandboxRecord:
     expires: datetime | None = None
     persistent: bool = False  # the workspace outlives a suspension
     resumed: datetime | None = None  # when the last suspension ended
+    fresh: bool = field(default=False, compare=False)  # of a claim's answer: whether it was claimed by that very call
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,7 +22,8 @@ async def claim(backend: Backend, meter: Meter, request: ClaimRequest) -> Sandbo
         known = [await backend.get(name) for name in meter.sandboxes(account[:1])]
         with meter.claiming(account, {each.name for each in known if each is not None and each.status not in _ENDED}):
             record = await backend.claim(request)
-    meter.claimed(account, record.name, record.template, record.created.timestamp())
+    if record.fresh:
+        meter.claimed(account, record.name, record.template, record.created.timestamp())
     return record
 
 

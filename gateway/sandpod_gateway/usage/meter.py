@@ -169,13 +169,13 @@ class Meter:
         return any(quota.sandboxes is not None for quota in self._quota(account))
 
     def claimed(self, account: Account, name: str, template: str, at: float) -> None:
-        """Count a sandbox's time from a time in seconds since 1970, unless it is counted already."""
-        if name not in self.document.sandboxes and name not in self.others.sandboxes:
-            began = round(at * SECOND)
-            self.document.used(name, SandboxUse(account, template, began, until=began))
-            self._live(account).sandboxes.add(name)
-            self.changed.set()
-            self.urgent.set()
+        """Count the time of a sandbox that was claimed here, from a time in seconds since 1970."""
+        began = round(at * SECOND)
+        use = self.document.used(name, SandboxUse(account, template, began))
+        use.until = began
+        self._live(account).sandboxes.add(name)
+        self.changed.set()
+        self.urgent.set()
 
     def accrue(self, name: str, until: float, *, has_pod: bool = True) -> None:
         """Count the time of a sandbox of ours up to a time in seconds since 1970."""

@@ -15,7 +15,7 @@ def _not_zero(value: Any) -> Any:
     return value
 
 
-Limit = Annotated[int | None, BeforeValidator(_not_zero), Field(ge=1, le=2**53)]
+Limit = Annotated[Annotated[int, Field(ge=1, le=2**53)] | None, BeforeValidator(_not_zero)]
 
 
 class Quota(StrictModel):

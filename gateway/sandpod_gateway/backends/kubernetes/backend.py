@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -90,7 +91,7 @@ class KubernetesBackend:
         record = to_record(sandbox)
         if record is None:
             raise RuntimeError("a claimed sandbox lost its claim, which the API server does not allow")
-        return record
+        return replace(record, fresh=fresh)
 
     async def get(self, name: str) -> SandboxRecord | None:
         """Return the claimed sandbox of that name, whosever it is."""

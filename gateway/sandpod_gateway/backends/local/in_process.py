@@ -208,7 +208,7 @@ class InProcessBackend:
         if self._sweeper is None:
             await self.delete(record.name)
             await self.check()
-        return self._live[record.name]
+        return replace(self._live[record.name], fresh=True)
 
     @contextlib.contextmanager
     def _place(self, owner: str) -> Iterator[None]:
