@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from sandpod_gateway.cli import keys
+from sandpod_gateway.cli import keys, usage
 from sandpod_gateway.errors import SandpodError
 
 EXIT_REFUSED: Final = 2
@@ -26,8 +26,9 @@ def main() -> None:
         command = commands.add_parser(name, help=text, add_help=False)
         command.add_argument("--config", type=Path, help="settings file (YAML)")
     keys.add_parser(commands)
+    usage.add_parser(commands)
     arguments, rest = parser.parse_known_args()
-    if arguments.command == "keys" and rest:
+    if arguments.command in {"keys", "usage"} and rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     sys.exit(_run(arguments, rest))
 
@@ -36,6 +37,8 @@ def _run(arguments: argparse.Namespace, flags: list[str]) -> int:
     try:
         if arguments.command == "keys":
             keys.run(arguments)
+        elif arguments.command == "usage":
+            usage.run(arguments)
         else:
             _serve(arguments, flags)
     except SandpodError as error:

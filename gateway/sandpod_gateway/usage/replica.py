@@ -28,7 +28,7 @@ from sandpod_gateway.usage import live
 from sandpod_gateway.usage.document import Document, decode
 from sandpod_gateway.usage.meter import Meter
 from sandpod_gateway.usage.shared import Others
-from sandpod_gateway.usage.stores import Documents, DocumentStore, Stored
+from sandpod_gateway.usage.stores import LIVE, USAGE, Documents, DocumentStore, Stored
 
 if TYPE_CHECKING:
     from sandpod_gateway.usage.amounts import Account
@@ -50,9 +50,6 @@ GONE_SECONDS: Final = 60.0
 MAX_FOLDED: Final = 200
 """Names of folded documents that are remembered: their gateways might still be alive, and look for them."""
 _DAY: Final = 86_400
-
-LIVE: Final = "live-"
-USAGE: Final = "usage-"
 
 
 class Replica:

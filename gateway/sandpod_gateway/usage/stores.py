@@ -17,6 +17,9 @@ from sandpod_gateway.temporary import locked
 
 POLL_SECONDS: Final = 1.0
 MAX_DOCUMENT: Final = 2**20
+LIVE: Final = "live-"
+USAGE: Final = "usage-"
+"""Beginnings of the names of the two documents that each gateway has."""
 _NAME: Final = re.compile(r"[a-z0-9-]{1,64}")
 
 

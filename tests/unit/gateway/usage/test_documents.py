@@ -72,7 +72,9 @@ def test_what_came_after_an_earlier_state_is_the_difference(before: dict, after:
         document.charge(day, account, more)
     rest = document.minus(base, "b")
     base.fold(rest)
-    assert {key: row for key, row in base.rows.items() if row} == {key: row for key, row in document.rows.items() if row}
+    assert {key: row for key, row in base.rows.items() if row} == {
+        key: row for key, row in document.rows.items() if row
+    }
 
 
 def test_sandbox_is_counted_by_one_document() -> None:

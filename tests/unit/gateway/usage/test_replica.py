@@ -1,21 +1,24 @@
 """Several gateways over one store: limits are shared, and whoever dies when, everything counts once."""
 
 import asyncio
+import contextlib
 import logging
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.metrics import Metrics
-from sandpod_gateway.usage import replica as replicas
 from sandpod_gateway.usage.amounts import Account, Amounts
 from sandpod_gateway.usage.document import Document, decode, merged
 from sandpod_gateway.usage.meter import Meter
-from sandpod_gateway.usage.replica import GONE_SECONDS, USAGE, Replica
+from sandpod_gateway.usage.replica import GONE_SECONDS, Replica
 from sandpod_gateway.usage.settings import QuotaSettings
+from sandpod_gateway.usage.stores import LIVE, USAGE
 from support.gateway.usage_store import MemoryStore
 
 ALICE = Account("", "alice", "ci")
@@ -54,7 +57,7 @@ class Gateway:
     """What a gateway has of the accounting; its clock is the test's."""
 
     def __init__(self, store: MemoryStore, clock: list[float], **limits: Any) -> None:
-        self.store = store
+        self.store, self.clock = store, clock
         self.meter = Meter(QuotaSettings.model_validate(limits), METRICS, lambda: NOW)
         self.replica = Replica(store, self.meter, METRICS, days=35, monotonic=lambda: clock[0])
         self.used = 0
@@ -63,6 +66,9 @@ class Gateway:
         self.used += amount
         self.meter.ended(ALICE, "sbx-a", cpu=amount, elapsed=amount, moved=(0, 0))
 
+    async def use_one(self) -> None:
+        self.use()
+
     async def look(self) -> None:
         """Take in what is there, as from a watch."""
         self.replica._take(dict(self.store.documents))
@@ -70,6 +76,15 @@ class Gateway:
     async def beat(self) -> None:
         await self.replica.publish_now()
         await self.replica.keep_now()
+
+
+async def turns_until(condition: Callable[[], bool]) -> None:
+    """Let other tasks run, without a pause, until the condition holds."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came")
 
 
 def stored(store: MemoryStore) -> list[Document]:
@@ -94,8 +109,8 @@ async def test_what_is_used_at_one_gateway_counts_at_the_other_as_soon_as_it_is_
     ]
     for _ in range(3):
         first.meter.call(ALICE, bytes(8))
-    while not second.meter.others.calls:
-        await asyncio.sleep(0)  # no time passes: the first write after a quiet time waits for nothing
+    # No time passes: the first write after a quiet time waits for nothing.
+    await turns_until(lambda: bool(second.meter.others.calls))
     with pytest.raises(SandpodError, match="made 3 calls in the last minute"):
         second.meter.call(ALICE, bytes(8))
     for task in tasks:
@@ -188,50 +203,45 @@ async def test_folder_that_dies_halfway_is_followed_by_another() -> None:
 
 
 @pytest.mark.promise("usage-kept")
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(15))
 async def test_whoever_dies_and_whatever_fails_all_use_counts_once(seed: int) -> None:
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311 - no secret
     store, clock = BrokenStore(chance=chance), [0.0]
     alive = [Gateway(store, clock) for _ in range(3)]
     everyone = list(alive)
     for _ in range(40):
-        store.failing = 0.15
         gateway = chance.choice(alive)
-        what = chance.choice(["use", "use", "beat", "beat", "look", "time", "kill", "end"])
-        try:
-            if what == "use":
-                gateway.use()
-            elif what == "beat":
-                await gateway.beat()
-            elif what == "look":
-                await gateway.look()
-            elif what == "time":
-                clock[0] += chance.choice([1, GONE_SECONDS / 2, GONE_SECONDS])
-            elif len(alive) > 1:
-                store.failing = 0
-                await _all_written(gateway)
-                if what == "end":
-                    await gateway.replica.close()
-                alive.remove(gateway)
-                alive.append(Gateway(store, clock))
-                everyone.append(alive[-1])
-        except SandpodError:
-            pass
-    store.failing = 0
+        if chance.random() < 0.2:
+            await _replace(gateway, alive, in_good_order=chance.random() < 0.5)
+            everyone.append(alive[-1])
+            continue
+        store.failing = 0.15
+        with contextlib.suppress(SandpodError):
+            await chance.choice([gateway.use_one, gateway.use_one, gateway.beat, gateway.beat, gateway.look])()
+        store.failing = 0
+        clock[0] += chance.choice([0, 0, 1, GONE_SECONDS / 2, GONE_SECONDS])
+    used = sum(each.used for each in everyone)
     for _ in range(3):
         for gateway in alive:
             await _all_written(gateway)
-    used = sum(each.used for each in everyone)
     assert total(store) == used
     clock[0] += GONE_SECONDS
     for gateway in alive:
         await gateway.replica.publish_now()
-    for _ in range(3):
-        for gateway in alive:
-            await gateway.look()
-            await gateway.beat()
+    for gateway in alive * 3:
+        await gateway.look()
+        await gateway.beat()
     assert total(store) == used
-    assert len(stored(store)) == len(alive)
+    assert len(stored(store)) <= len(alive), "no document is left behind"
+
+
+async def _replace(gateway: Gateway, alive: list[Gateway], *, in_good_order: bool) -> None:
+    """Let a gateway end, once it has written all, and another one start."""
+    await _all_written(gateway)
+    if in_good_order:
+        await gateway.replica.close()
+    alive.remove(gateway)
+    alive.append(Gateway(gateway.store, gateway.clock))
 
 
 async def _all_written(gateway: Gateway) -> None:
@@ -248,4 +258,4 @@ async def test_what_is_no_document_is_left_out_with_a_word(caplog: pytest.LogCap
     await gateway.replica.start()
     await gateway.beat()
     assert caplog.text.count("is left out") == 2
-    assert replicas.LIVE + "x" in store.documents
+    assert LIVE + "x" in store.documents
