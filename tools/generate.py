@@ -43,7 +43,8 @@ _OPTIONAL: Final = {"template": "image", "pool": "templateRef"}
 # Settings that the chart writes itself or that mean nothing in a cluster, so its values can't; by group of settings.
 _GATEWAY_OWN: Final[dict[str, set[str]]] = {
     "": {"backend", "host", "port", "metrics_port", "tls", "local"},
-    "kubernetes": {"namespace", "kubeconfig", "context", "default_template", "link_secret", "keys_secret"},
+    "kubernetes": {"namespace", "kubeconfig", "context", "default_template", "link_secret", "keys_secret", "usage"},
+    "usage": {"directory"},
     "auth": {"keys_file"},
 }
 _OPERATOR_OWN: Final[dict[str, set[str]]] = {

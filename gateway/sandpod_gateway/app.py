@@ -54,7 +54,7 @@ RETRY_SECONDS: Final = 1.0  # until the API keys are looked for again after a fa
 class Gateway:
     """One server over one backend; `running` opens and closes all that it has.
 
-    Raises StartError: the settings would leave it open to all.
+    Raises StartError: the settings would leave it open to all, or the folder for usage can't be written.
     """
 
     def __init__(self, settings: Settings, backend: Backend) -> None:
@@ -74,6 +74,7 @@ class Gateway:
         self._accounting = Accounting(backend, self._sandboxes, shared=store is not None)
         if store is None and (folder := settings.usage.directory) is not None:
             store = FolderStore(folder)
+            store.open()
         days = settings.usage.days
         self._replica = None if store is None else Replica(store, self._meter, self.metrics, days=days)
         self.metrics.watch_pools(backend.warm)
@@ -127,6 +128,8 @@ class Gateway:
         self._installer.open()
         await self._backend.start()
         await self._read_link_keys()
+        if self._replica is not None:
+            await self._replica.start()
         repeat = partial(every, failures=self.metrics.background_failures)
         work = [
             repeat(SWEEP_SECONDS, self._sandboxes.sweep, task="connections"),
@@ -135,7 +138,6 @@ class Gateway:
             repeat(BACKGROUND_SECONDS, self._accounting.charge_background, task="usage"),
         ]
         if self._replica is not None:
-            await self._replica.start()
             loops = (self._replica.follow, self._replica.publish, self._replica.keep)
             work += [repeat(RETRY_SECONDS, loop, task="usage") for loop in loops]
         if self._key_source is not None:

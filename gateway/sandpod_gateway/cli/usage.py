@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     elif arguments.output == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(found.columns)
-        writer.writerows(map(_plain, row) for row in found.rows)
+        writer.writerows(map(_plain, found.rows))
     else:
         _print(found)
 
