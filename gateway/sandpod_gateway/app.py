@@ -128,6 +128,7 @@ class Gateway:
         self._installer.open()
         await self._backend.start()
         await self._read_link_keys()
+        await self._accounting.learn()
         if self._replica is not None:
             await self._replica.start()
         repeat = partial(every, failures=self.metrics.background_failures)

@@ -1,10 +1,9 @@
 """Charges what goes on whether or not a call waits for it: the time of sandboxes, and the ends of background runs."""
 
 import asyncio
+import logging
 from datetime import datetime
 from typing import Final
-
-from cachetools import TTLCache
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import Backend
@@ -24,7 +23,9 @@ SANDBOX_SECONDS: Final = 5.0
 BACKGROUND_SECONDS: Final = 10.0
 """Between two looks at background runs that have not ended."""
 TEMPLATES_SECONDS: Final = 60.0
-"""For which the templates' memory limits are remembered."""
+"""Between two looks at the templates' memory limits."""
+
+logger = logging.getLogger(__name__)
 
 
 class Accounting:
@@ -36,10 +37,11 @@ class Accounting:
         self._sandboxes = sandboxes
         self._meter = sandboxes.meter
         self._shared = shared
-        self._memory: TTLCache[str, dict[str, int]] = TTLCache(1, TEMPLATES_SECONDS)
+        self._learned = float("-inf")
 
     async def charge_sandboxes(self) -> None:
         """Charge the time since the last look."""
+        await self.learn()
         self._meter.accrue_runs()
         for name in self._held():
             await self._charge(name)
@@ -69,26 +71,23 @@ class Accounting:
             return
         use.template = record.template
         use.expires = round(_seconds(record.expires, now) * SECOND)
-        if not use.memory:
-            limits = await self._limits()
-            if limits is None:
-                return  # the next look charges this time too
-            use.memory = limits.get(record.template, 0)
+        use.memory = use.memory or self._meter.memory.get(record.template, 0)
         if record.status in {"Expired", "Failed"}:
             self._meter.closed(name, min(now, _seconds(record.expires, now)))
         else:
             self._meter.accrue(name, now, has_pod=record.status != "Suspended")
 
-    async def _limits(self) -> dict[str, int] | None:
-        """Return the memory of each template's sandboxes, bytes; None where it can't be known now."""
-        limits = self._memory.get("limits")
-        if limits is None:
+    async def learn(self) -> None:
+        """Learn the memory limits of templates, unless they were learned within the last minute."""
+        now = self._meter.clock()
+        if now - self._learned >= TEMPLATES_SECONDS:
             try:
                 templates = await self._backend.templates()
-            except SandpodError:
-                return None
-            limits = self._memory["limits"] = {each.name: each.memory for each in templates}
-        return limits
+            except SandpodError as error:
+                logger.warning("the templates' memory limits can't be read: %s", error)
+                return
+            self._meter.memory.update((each.name, each.memory) for each in templates)
+            self._learned = now
 
     async def _look(self, run: str, of: BackgroundRun) -> None:
         record = await self._backend.get(of.sandbox)

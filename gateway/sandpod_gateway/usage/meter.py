@@ -32,6 +32,7 @@ class Meter:
         self.document = Document("")
         self.others = Others()
         self.clock = clock
+        self.memory: dict[str, int] = {}  # bytes that sandboxes of a template may use
         self.changed = asyncio.Event()  # set with each change that others should see
         self.urgent = asyncio.Event()  # set with each that should be kept soon
         self._limits = limits
@@ -172,7 +173,7 @@ class Meter:
         """Count the time of a sandbox that was claimed here, from a time in seconds since 1970."""
         began = round(at * SECOND)
         use = self.document.used(name, SandboxUse(account, template, began))
-        use.until = began
+        use.until, use.memory = began, self.memory.get(template, 0)
         self._live(account).sandboxes.add(name)
         self.changed.set()
         self.urgent.set()
@@ -291,10 +292,9 @@ class Meter:
         return self._accounts.setdefault(account, Live())
 
     def _quota(self, account: Account) -> tuple[Quota, Quota, Quota]:
-        known = self._quotas.get(account)
-        if known is None:
-            known = self._quotas[account] = self._limits.of(account)
-        return known
+        if account not in self._quotas:
+            self._quotas[account] = self._limits.of(account)
+        return self._quotas[account]
 
     def _now(self) -> int:
         return round(self.clock() * SECOND)
