@@ -1,6 +1,6 @@
 """The gateway's Prometheus metrics. Every label has a fixed, short list of values: no ids, no callers."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import product
 from typing import Final
@@ -83,11 +83,10 @@ class Metrics:
             for column, name, text, unit in _USED
         }
 
-    def count_use(self, tenant: str, amounts: Mapping[str, int]) -> None:
-        """Count what a tenant's callers used, in the units of usage documents."""
-        for column, amount in amounts.items():
-            if amount:
-                counter, unit = self._used[column]
+    def count_use(self, tenant: str, amounts: object) -> None:
+        """Count what a tenant's callers used: the attributes of `amounts`, in the units of usage documents."""
+        for column, (counter, unit) in self._used.items():
+            if amount := getattr(amounts, column):
                 counter.labels(tenant).inc(amount / unit)
 
     def _counter(self, name: str, text: str, **labels: Iterable[str]) -> Counter:

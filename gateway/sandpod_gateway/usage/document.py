@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final
 
 from sandpod_gateway.usage.amounts import OTHERS, SECOND, Account, Amounts
@@ -20,6 +21,7 @@ MAX_ROWS: Final = 5000
 MAX_SANDBOXES: Final = 1000
 MAX_KEYS: Final = 2000
 MAX_BACKGROUND: Final = 500
+DAY_SECONDS: Final = 86_400
 _VERSION: Final = 1
 
 Day = str
@@ -28,7 +30,12 @@ Day = str
 
 def day_of(time: float) -> Day:
     """Return the day of a time in seconds since 1970."""
-    return datetime.fromtimestamp(time, UTC).date().isoformat()
+    return _day(int(time // DAY_SECONDS))
+
+
+@lru_cache(8)
+def _day(number: int) -> Day:
+    return datetime.fromtimestamp(number * DAY_SECONDS, UTC).date().isoformat()
 
 
 @dataclass(slots=True)

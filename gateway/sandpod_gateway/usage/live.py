@@ -31,14 +31,16 @@ class Window:
     def recent(self, now: float) -> Counter[int]:
         """Return the calls of the last minute, and forget earlier ones."""
         first = int((now - WINDOW) // BUCKET) + 1
-        for old in [bucket for bucket in self.buckets if bucket < first]:
+        while self.buckets and (old := next(iter(self.buckets))) < first:  # they were added in their order
             del self.buckets[old]
         return self.buckets
 
 
 def seconds_until_room(buckets: Counter[int], limit: int, now: float) -> int | None:
     """Return after how many seconds a minute with these calls has room for one more; None where it has now."""
-    calls, wait = buckets.total(), None
+    calls, wait = sum(buckets.values()), None
+    if calls < limit:
+        return None
     for bucket in sorted(buckets):
         if calls < limit:
             break

@@ -5,8 +5,7 @@ A call costs some microseconds: what other gateways use is added up when their d
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -14,15 +13,16 @@ from cachetools import LRUCache
 
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.usage import live, quotas
-from sandpod_gateway.usage.amounts import COLUMNS, GIB, SECOND, Account, Amounts, Scope
+from sandpod_gateway.usage.amounts import GIB, SECOND, Account, Amounts, Scope
 from sandpod_gateway.usage.document import MAX_BACKGROUND, BackgroundRun, Document, SandboxUse, day_of
 from sandpod_gateway.usage.live import Live, Window
 from sandpod_gateway.usage.settings import Quota, QuotaSettings
-from sandpod_gateway.usage.shared import DaySums, Others
+from sandpod_gateway.usage.shared import DaySums, Others, ScopeCounts
 
 MAX_CPUS: Final = 64
 """Processors that a sandbox is believed to use at most: its report may be forged, and counts for its tenant."""
 _KNOWN_ACCOUNTS: Final = 4096
+_NO_LIMIT: Final = Quota()
 
 
 class Meter:
@@ -37,10 +37,10 @@ class Meter:
         self.urgent = asyncio.Event()  # set with each that should be kept soon
         self._limits = limits
         self._metrics = metrics
-        self._quotas: LRUCache[Account, tuple[Quota, Quota, Quota]] = LRUCache(_KNOWN_ACCOUNTS)
+        self._quotas: LRUCache[Account, Sequence[tuple[int, Scope, Quota]]] = LRUCache(_KNOWN_ACCOUNTS)
         self._accounts: dict[Account, Live] = {}
-        self._runs: Counter[Scope] = Counter()
-        self._claims: Counter[Scope] = Counter()
+        self._runs = ScopeCounts()
+        self._claims = ScopeCounts()
         self._calls: dict[Scope, Window] = {}
         self._background: dict[str, BackgroundRun] = {}  # those that are counted as going on
         self._busy: dict[str, list[int]] = {}  # by sandbox: runs going on, and up to when they are counted
@@ -49,15 +49,17 @@ class Meter:
     def call(self, account: Account, key_id: bytes) -> None:
         """Count a call. Raises SandpodError: rate_limited."""
         now = self.clock()
-        for level, (scope, quota) in enumerate(zip(account.scopes(), self._quota(account), strict=True)):
+        windows = []
+        for level, scope, quota in self._limited(account):
             if (limit := quota.calls_per_minute) is not None:
-                other = self.others.calls.get(scope, Window())
-                made = self._calls.setdefault(scope, Window()).recent(now) + Counter(other.recent(now))
-                if (wait := live.seconds_until_room(made, limit, now)) is not None:
+                made = self._calls.setdefault(scope, Window())
+                windows.append(made)
+                other = self.others.calls.get(scope)
+                buckets = made.recent(now) if other is None else made.recent(now) + other.recent(now)
+                if (wait := live.seconds_until_room(buckets, limit, now)) is not None:
                     raise quotas.too_many_calls(level, limit, wait)
-        for scope, quota in zip(account.scopes(), self._quota(account), strict=True):
-            if quota.calls_per_minute is not None:
-                self._calls[scope].add(now)
+        for made in windows:
+            made.add(now)
         self._live(account).calls.add(now)
         self.document.key_used(key_id.hex(), int(now // 60))
         self._charge(account, Amounts(calls=1))
@@ -65,12 +67,12 @@ class Meter:
 
     def check_run(self, account: Account) -> None:
         """Raise rate_limited or quota_exceeded where the account may begin no run now."""
-        for level, (scope, quota) in enumerate(zip(account.scopes(), self._quota(account), strict=True)):
+        for level, scope, quota in self._limited(account):
             limit = quota.concurrent_runs
             if limit is not None and self._runs[scope] + self.others.runs[scope] >= limit:
                 raise quotas.too_many_runs(level, limit)
-            used = self._today(scope)
-            if (limit := quota.cpu_seconds_per_day) is not None and used.cpu >= limit * SECOND:
+            limit = quota.cpu_seconds_per_day
+            if limit is not None and self._today(scope).cpu >= limit * SECOND:
                 raise quotas.day_is_used_up(level, limit, "seconds of processor time", self.clock())
         self.check_bytes(account)
 
@@ -80,7 +82,7 @@ class Meter:
         Raises SandpodError: quota_exceeded, where there are none left.
         """
         rooms = []
-        for level, (scope, quota) in enumerate(zip(account.scopes(), self._quota(account), strict=True)):
+        for level, scope, quota in self._limited(account):
             used = self._today(scope)
             moved, uploads = used.bytes_in + used.bytes_out, used.uploads
             limits = [(quota.bytes_per_day, moved, "bytes in and out of sandboxes")]
@@ -145,15 +147,15 @@ class Meter:
         Raises SandpodError: quota_exceeded.
         """
         known = self.sandboxes(account[:1]).items()
-        for level, (scope, quota) in enumerate(zip(account.scopes(), self._quota(account), strict=True)):
+        for level, scope, quota in self._limited(account):
             held = sum(1 for name, holder in known if holder[: level + 1] == scope and name in alive)
             if (limit := quota.sandboxes) is not None and held + self._claims[scope] >= limit:
                 raise quotas.too_many_sandboxes(level, limit)
-        self._claims.update(account.scopes())
+        self._claims.add(account)
         try:
             yield
         finally:
-            self._claims -= Counter(account.scopes())  # keeps no zeros
+            self._claims.take(account)
 
     def sandboxes(self, tenant: Scope) -> dict[str, Account]:
         """Return who holds which sandboxes of a tenant, as all gateways know it."""
@@ -167,7 +169,7 @@ class Meter:
 
     def limits_sandboxes(self, account: Account) -> bool:
         """Return whether there is any limit of the account's sandboxes."""
-        return any(quota.sandboxes is not None for quota in self._quota(account))
+        return any(quota.sandboxes is not None for _, _, quota in self._limited(account))
 
     def claimed(self, account: Account, name: str, template: str, at: float) -> None:
         """Count the time of a sandbox that was claimed here, from a time in seconds since 1970."""
@@ -204,11 +206,11 @@ class Meter:
     def reset(self, document: Document) -> None:
         """Go on with another document of this gateway, which another one has added to."""
         self.document = document
-        for account in {use.account for use in document.sandboxes.values()} | self._accounts.keys():
-            held = document.sandboxes.items()
-            self._live(account).sandboxes = {
-                name for name, use in held if use.until is not None and use.account == account
-            }
+        for each in self._accounts.values():
+            each.sandboxes = set()
+        for name, use in document.sandboxes.items():
+            if use.until is not None:
+                self._live(use.account).sandboxes.add(name)
         self._sums = DaySums.over([document], day_of(self.clock()))
         self._follow_background()
         self.changed.set()
@@ -242,30 +244,28 @@ class Meter:
         if sandbox is not None:
             holder = self.others.sandboxes.get(sandbox, account)
             self.document.used(sandbox, SandboxUse(holder, "", self._now())).amounts.add(amounts)
-        self._metrics.count_use(account.tenant, dict(zip(COLUMNS, amounts.values(), strict=True)))
+        self._metrics.count_use(account.tenant, amounts)
 
     def _today(self, scope: Scope) -> Amounts:
-        day = day_of(self.clock())
         both = Amounts()
         for sums in (self._sums, self._others_sums):
-            if sums.day == day:
+            if sums.day == day_of(self.clock()):
                 both.add(sums.of(scope))
         return both
 
     def _run_began(self, account: Account, sandbox: str) -> None:
-        self._runs.update(account.scopes())
+        self._runs.add(account)
         self._live(account).runs += 1
         self._count_busy(sandbox)
         self._busy.setdefault(sandbox, [0, self._now()])[0] += 1
         self.changed.set()
 
     def _run_ended(self, account: Account, sandbox: str) -> None:
-        self._runs -= Counter(account.scopes())
+        self._runs.take(account)
         self._live(account).runs -= 1
         self._count_busy(sandbox)
-        busy = self._busy[sandbox]
-        busy[0] -= 1
-        if not busy[0]:
+        self._busy[sandbox][0] -= 1
+        if not self._busy[sandbox][0]:
             del self._busy[sandbox]
         self.changed.set()
 
@@ -281,19 +281,19 @@ class Meter:
 
     def _count_busy(self, sandbox: str) -> None:
         """Charge the time since the last look, in which runs were going on, to whose the sandbox is."""
-        busy = self._busy.get(sandbox)
-        if busy is None:
-            return
-        elapsed, busy[1], holder = max(0, self._now() - busy[1]), self._now(), self.holder(sandbox)
-        if holder is not None and elapsed:
-            self._charge(holder, Amounts(busy=elapsed), sandbox)
+        if (busy := self._busy.get(sandbox)) is not None:
+            elapsed, busy[1], holder = max(0, self._now() - busy[1]), self._now(), self.holder(sandbox)
+            if holder is not None and elapsed:
+                self._charge(holder, Amounts(busy=elapsed), sandbox)
 
     def _live(self, account: Account) -> Live:
         return self._accounts.setdefault(account, Live())
 
-    def _quota(self, account: Account) -> tuple[Quota, Quota, Quota]:
+    def _limited(self, account: Account) -> Sequence[tuple[int, Scope, Quota]]:
+        """Return the limits of an account that limit anything, each with its level and scope."""
         if account not in self._quotas:
-            self._quotas[account] = self._limits.of(account)
+            both = enumerate(zip(account.scopes(), self._limits.of(account), strict=True))
+            self._quotas[account] = [(level, scope, quota) for level, (scope, quota) in both if quota != _NO_LIMIT]
         return self._quotas[account]
 
     def _now(self) -> int:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.usage import live
-from sandpod_gateway.usage.document import Document, decode
+from sandpod_gateway.usage.document import DAY_SECONDS, Document, decode
 from sandpod_gateway.usage.meter import Meter
 from sandpod_gateway.usage.shared import Others
 from sandpod_gateway.usage.stores import LIVE, USAGE, Documents, DocumentStore, Stored
@@ -49,7 +49,6 @@ GONE_SECONDS: Final = 60.0
 """Without a change of its documents after which a gateway has gone."""
 MAX_FOLDED: Final = 200
 """Names of folded documents that are remembered: their gateways might still be alive, and look for them."""
-_DAY: Final = 86_400
 
 
 class Replica:
@@ -133,7 +132,7 @@ class Replica:
     async def keep_now(self) -> None:
         """Write what is to be kept, and fold what others have left. Raises SandpodError."""
         self._meter.urgent.clear()
-        self._meter.document.drop(self._meter.clock() - self._days * _DAY)
+        self._meter.document.drop(self._meter.clock() - self._days * DAY_SECONDS)
         await self._write()
         self._share()
         await self._fold_gone()

@@ -36,12 +36,28 @@ class DaySums:
         return sums
 
 
+class ScopeCounts(Counter[Scope]):
+    """How many of something each scope has."""
+
+    def add(self, account: Account, number: int = 1) -> None:
+        """Count so many for an account."""
+        for scope in account.scopes():
+            self[scope] += number
+
+    def take(self, account: Account) -> None:
+        """Count one less; no zeros are kept."""
+        for scope in account.scopes():
+            self[scope] -= 1
+            if not self[scope]:
+                del self[scope]
+
+
 @dataclass(eq=False)
 class Others:
     """What the callers of all other gateways use."""
 
     documents: list[Document] = field(default_factory=list)
-    runs: Counter[Scope] = field(default_factory=Counter)
+    runs: ScopeCounts = field(default_factory=ScopeCounts)
     calls: dict[Scope, Window] = field(default_factory=dict)
     sandboxes: dict[str, Account] = field(default_factory=dict)
 
@@ -50,6 +66,7 @@ class Others:
         for account, each in accounts.items():
             self.sandboxes |= dict.fromkeys(each.sandboxes, account)
             if is_alive:
+                self.runs.add(account, each.runs)
                 for scope in account.scopes():
-                    self.runs[scope] += each.runs
-                    self.calls.setdefault(scope, Window()).buckets.update(each.calls.buckets)
+                    known = self.calls.get(scope, Window()).buckets + each.calls.buckets
+                    self.calls[scope] = Window(dict(sorted(known.items())))
