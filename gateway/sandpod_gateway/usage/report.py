@@ -59,9 +59,9 @@ def report(documents: Iterable[Document], *, by: By = "user", since: str | None 
         for (day, account), amounts in whole.rows.items():
             if since is None or day >= since:
                 sums.setdefault((day, *account)[:width], Amounts()).add(amounts)
-    rows = [(*names, *_plain(amounts)) for names, amounts in sorted(sums.items(), key=lambda row: row[0])]
-    # A sandbox is called by its handle, so what has no calls of its own has no column of them.
-    return Report((*_NAMES[by], *_AMOUNTS), rows)
+    amounts_of = _AMOUNTS[:-1] if by == "sandbox" else _AMOUNTS  # calls are of callers, not of sandboxes
+    rows = [(*names, *_plain(sums[names])[: len(amounts_of)]) for names in sorted(sums)]
+    return Report((*_NAMES[by], *amounts_of), rows)
 
 
 def _plain(amounts: Amounts) -> tuple[Value, ...]:

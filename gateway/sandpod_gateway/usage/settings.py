@@ -10,7 +10,7 @@ from sandpod_gateway.usage.amounts import Account
 
 
 def _not_zero(value: Any) -> Any:
-    if value == 0 and not isinstance(value, bool):
+    if value == 0 or value == "0":  # noqa: PLR1714 - it may be a list, which no set takes
         raise ValueError("a limit of 0 would allow nothing; leave it out for no limit, or revoke the keys")
     return value
 

@@ -146,6 +146,7 @@ def test_bytes_and_uploads_of_a_day_are_limited(clock: Clock) -> None:
         {"per_user": {"sandboxes": 0}},
         {"users": {"alice": {"calls_per_minute": 0}}},
         {"per_key": {"cpu_seconds_per_day": 0.0}},
+        {"per_tenant": {"upload_bytes_per_day": "0"}},
     ],
 )
 def test_limit_of_zero_is_refused_with_a_sentence(wrong: dict[str, Any]) -> None:
