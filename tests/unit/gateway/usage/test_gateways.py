@@ -52,7 +52,7 @@ class Pair:
 async def two(**limits: Any) -> AsyncIterator[Pair]:
     store = MemoryStore()
     backend = FakeBackend()
-    backend.usage_store = lambda: store  # type: ignore[assignment,method-assign,return-value]
+    backend.usage_store = lambda: store  # type: ignore[assignment,method-assign]
     settings = Settings.model_validate({"quotas": limits})
     gateways = [Gateway(settings, backend) for _ in range(2)]
     async with AsyncExitStack() as stack:
