@@ -139,8 +139,10 @@ class Replica:
 
     async def close(self) -> None:
         """Write all, so that another gateway can go on at once. Raises SandpodError."""
-        self._meter.document.closed = True
-        await self._write()
+        for _ in range(2):  # under another name, should this gateway have been taken for gone
+            self._meter.document.closed = True
+            if await self._write():
+                break
         if self._live_version is not None:
             await self._store.delete(LIVE + self._id, self._live_version)
 
@@ -232,6 +234,8 @@ class Replica:
 
     async def _fold_gone(self) -> None:
         """Fold the documents of gateways that have gone, and delete those that are folded."""
+        if self._version is None:
+            return  # a folder without a document counts as gone
         folded = {name for each in self._usage.values() for name in each.folded} | self._folds
         for replica, document in list(self._usage.items()):
             if replica in folded:
