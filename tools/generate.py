@@ -52,7 +52,9 @@ _GATEWAY_OWN: Final[dict[str, set[str]]] = {
         "keys_secret",
         "sign_in_secrets",
         "tenants",
+        "usage",
     },
+    "usage": {"directory"},
     "auth": {"keys_file"},
 }
 _OPERATOR_OWN: Final[dict[str, set[str]]] = {

@@ -11,7 +11,6 @@ from typing import Final
 
 import anyio
 from fastmcp.server.dependencies import get_http_request
-from prometheus_client import Counter
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -44,10 +43,13 @@ from sandpod_gateway.mcp.server import create_mcp
 from sandpod_gateway.mcp.toolbox import Parts
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.packages.installer import Installer
+from sandpod_gateway.periodic import every
+from sandpod_gateway.runs.accounting import Accounting
 from sandpod_gateway.runs.background import BackgroundRuns
 from sandpod_gateway.runs.service import Runs
 from sandpod_gateway.sandboxes.service import SWEEP_SECONDS, Sandboxes
 from sandpod_gateway.settings import Settings
+from sandpod_gateway.usage.meter import Meter
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +65,7 @@ _FOR_PAGES: Final = (
 class Gateway:
     """One server over one backend; `running` opens and closes all that it has.
 
-    Raises StartError: the settings would leave it open to all.
+    Raises StartError: the settings would leave it open to all, or the folder for usage can't be written.
     """
 
     def __init__(self, settings: Settings, backend: Backend) -> None:
@@ -82,14 +84,17 @@ class Gateway:
         self.metrics = Metrics()
         version = importlib.metadata.version("sandpod")
         self._audit = AuditLog(settings.audit, self.metrics, version)
-        self._sandboxes = Sandboxes(backend, self.metrics)
+        self._sandboxes = Sandboxes(backend, self.metrics, Meter(settings.quotas, self.metrics))
+        self._accounting = Accounting(backend, self._sandboxes, settings.usage, self.metrics)
         self.metrics.watch_pools(backend.warm)
         self.metrics.open_streams.set_function(self._sandboxes.open_streams)
         limits = settings.limits
         owner_of_key = self._keys.owner_of_key if self._has_callers else {LOCAL_KEY_ID: LOCAL.owner}.get
         self._links = Links(backend.link_store() or MemoryStore(), owner_of_key)
         files = Files(self._sandboxes, self.metrics, max_upload=limits.upload_bytes, default_read=limits.output_chars)
-        self._file_routes = FileRoutes(self._links, Transfers(files, settings.links.upload_bytes), self._audit)
+        transfers = Transfers(files, settings.links.upload_bytes)
+        account = partial(self._accounting.account_of_link, self._keys.caller_of_key)
+        self._file_routes = FileRoutes(self._links, transfers, self._audit, account)
         self._loopback: str | None = None
         self._installer = Installer(self._sandboxes, settings.packages)
         parts = Parts(
@@ -140,10 +145,12 @@ class Gateway:
         self._installer.open()
         await self._backend.start()
         await self._attempt(self._links.refresh, "link_keys")
+        await self._accounting.open()
         repeat = partial(every, failures=self.metrics.background_failures)
         work = [
             repeat(SWEEP_SECONDS, self._sandboxes.sweep, task="connections"),
             repeat(POLL_SECONDS, self._links.refresh, task="link_keys"),
+            *(repeat(seconds, work, task="usage") for seconds, work in self._accounting.work()),
         ]
         if isinstance(self._auth, SignIn):
             await self._attempt(partial(self._auth.refresh, self._sign_in_keys), "sign_in_key")
@@ -160,6 +167,7 @@ class Gateway:
             with anyio.CancelScope(shield=True):
                 await asyncio.gather(*tasks, return_exceptions=True)
                 await self._installer.close()
+                await self._accounting.close()
                 await self._sandboxes.close()
                 await self._backend.close()
 
@@ -256,27 +264,3 @@ def _around(settings: Settings) -> list[Middleware]:
             )
         )
     return around
-
-
-async def every(seconds: float, work: Callable[[], Awaitable[None]], *, task: str, failures: Counter) -> None:
-    """Repeat `work` until cancelled, with a pause of so many seconds before each round.
-
-    A round that fails is logged and counted under the task's name, and the next one follows.
-    """
-    last: str | None = None
-    while True:
-        await asyncio.sleep(seconds)
-        try:
-            await work()
-        except Exception as error:
-            failures.labels(task).inc()
-            if repr(error) != last:  # once, not every other second for as long as it lasts
-                if isinstance(error, SandpodError):
-                    logger.error("%s: %s %s", task, error.message, error.next_step)  # noqa: TRY400 - no bug of ours
-                else:
-                    logger.exception("%s failed", task)
-            last = repr(error)
-        else:
-            if last is not None:
-                logger.info("%s works again", task)
-            last = None

@@ -12,8 +12,17 @@ from sandpod_gateway.api.results import ErrorCode, Problem
 class SandpodError(Exception):
     """A refusal or failure with a code. Its texts are shown to callers: no secrets, no raw bodies."""
 
-    def __init__(self, code: ErrorCode, message: str, *, next_step: str, cause: str | None = None) -> None:
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str,
+        *,
+        next_step: str,
+        cause: str | None = None,
+        retry_after: int | None = None,  # seconds after which the same call may be accepted, where that is known
+    ) -> None:
         super().__init__(message)
+        self.retry_after = retry_after
         self.code = code
         self.message = message
         self.cause = cause
@@ -21,7 +30,13 @@ class SandpodError(Exception):
 
     def problem(self) -> Problem:
         """Return the error as the result that takes the call's place."""
-        return Problem(error=self.code, message=self.message, cause=self.cause, next=self.next_step)
+        return Problem(
+            error=self.code,
+            message=self.message,
+            cause=self.cause,
+            next=self.next_step,
+            retry_after_seconds=self.retry_after,
+        )
 
 
 class StartError(SandpodError):

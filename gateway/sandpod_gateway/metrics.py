@@ -19,6 +19,19 @@ _CLAIM_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 6
 OTHER: Final = "other"
 """The label of all languages that templates add: callers' words are no labels, and templates may have many."""
 
+_USED: Final = (
+    ("cpu", "cpu_seconds", "Processor time of runs.", 10**6),
+    ("memory", "memory_gib_seconds", "Memory limits of sandboxes, times the time that they had them.", 10**6),
+    ("wall", "sandbox_seconds", "Time of claimed sandboxes, but for time suspended.", 10**6),
+    ("busy", "busy_seconds", "Part of it in which a run was going on.", 10**6),
+    ("bytes_in", "bytes_in", "Code, input and files put into sandboxes.", 1),
+    ("bytes_out", "bytes_out", "Output and files read from sandboxes.", 1),
+    ("uploads", "upload_bytes", "Files put into sandboxes.", 1),
+    ("runs", "runs", "Runs that ended.", 1),
+    ("calls", "calls", "Calls of tools and reads of resources.", 1),
+)
+"""What is counted by tenant: its column of usage documents, its metric, and the units of one in the other."""
+
 
 def language_label(language: str) -> str:
     """Return what a language is called in labels."""
@@ -57,12 +70,27 @@ class Metrics:
         )
         self.background_failures = counter(
             "sandpod_background_failures",
-            "Failed rounds of reading the API keys and the keys of links, and of closing unused connections.",
-            task=("api_keys", "certificate", "connections", "link_keys"),
+            "Failed rounds of reading the API keys and the keys of links, of closing unused connections, and of usage.",
+            task=("api_keys", "certificate", "connections", "link_keys", "usage"),
         )
         self.audit_records = counter(
             "sandpod_audit_records", "Audit records.", sink=("stdout", "file"), result=("written", "lost")
         )
+
+        self.usage_rows_folded = counter(
+            "sandpod_usage_rows_folded", "Rows of usage that became part of others for want of room."
+        )
+        # By tenant alone: users and keys are too many for labels, and `sandpod usage` has them.
+        self._used = {
+            column: (Counter(f"sandpod_usage_{name}", text, ["tenant"], registry=self.registry), unit)
+            for column, name, text, unit in _USED
+        }
+
+    def count_use(self, tenant: str, amounts: object) -> None:
+        """Count what a tenant's callers used: the attributes of `amounts`, in the units of usage documents."""
+        for column, (counter, unit) in self._used.items():
+            if amount := getattr(amounts, column):
+                counter.labels(tenant).inc(amount / unit)
 
     def _counter(self, name: str, text: str, **labels: Iterable[str]) -> Counter:
         """Return a counter with all its series: a rate over one that appears late misses its first step."""

@@ -34,6 +34,7 @@ from sandpod_gateway.errors import StartError
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.mcp.compat.settings import CompatSettings, from_environment
 from sandpod_gateway.packages.settings import PackageSettings
+from sandpod_gateway.usage.settings import QuotaSettings, UsageSettings
 
 
 class AuthSettings(StrictModel):
@@ -160,6 +161,10 @@ class Settings(StrictModel, BaseSettings):
     """The local backend."""
     kubernetes: KubernetesSettings = KubernetesSettings()
     """The Kubernetes backend."""
+    quotas: QuotaSettings = QuotaSettings()
+    """Limits of use."""
+    usage: UsageSettings = UsageSettings()
+    """What is kept of use."""
 
     @property
     def toolsets(self) -> frozenset[str]:

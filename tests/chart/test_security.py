@@ -87,11 +87,12 @@ def test_nothing_is_granted_cluster_wide_but_a_look_at_nodes_unless_that_is_swit
 
 LINKS = "sandpod-gateway-links"
 SECRETS = "sandpod-gateway-secrets"
+USAGE = "sandpod-gateway-usage"
 
 
 def test_no_role_has_a_wildcard_or_touches_secrets_but_that_of_links_and_keys() -> None:
     for role in roles():
-        if role["metadata"]["name"] == SECRETS:
+        if role["metadata"]["name"] in {SECRETS, USAGE}:
             continue
         for rule in role["rules"]:
             said = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
@@ -106,6 +107,26 @@ def test_gateway_may_patch_the_secret_of_links_and_read_that_of_keys_and_create_
     ]
     secret = only(render(), "Secret", LINKS, "sandpod")
     assert not {"data", "stringData", "immutable"} & set(secret)  # the gateway's content is never the chart's to change
+
+
+def test_gateway_may_change_config_maps_of_its_own_namespace_and_by_policy_those_of_usage_alone() -> None:
+    [rule] = only(render(), "Role", USAGE, "sandpod")["rules"]
+    assert rule == {
+        "apiGroups": [""],
+        "resources": ["configmaps"],
+        "verbs": ["get", "list", "watch", "create", "patch", "delete"],
+    }
+    policy = only(render(), "ValidatingAdmissionPolicy", "usage.sandpod.sandpod")["spec"]
+    assert policy["failurePolicy"] == "Fail"
+    [gateway] = policy["matchConditions"]
+    assert gateway["expression"] == "request.userInfo.username == 'system:serviceaccount:sandpod:sandpod-gateway'"
+    [validation] = policy["validations"]
+    assert f"startsWith('{USAGE}-')" in validation["expression"]
+    binding = only(render(), "ValidatingAdmissionPolicyBinding", "usage.sandpod.sandpod")["spec"]
+    assert binding["validationActions"] == ["Deny"]
+    assert binding["matchResources"]["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "sandpod"}
+    config = yaml.safe_load(only(render(), "ConfigMap", "sandpod-gateway-config")["data"]["config.yaml"])
+    assert config["kubernetes"]["usage"] == f"sandpod/{USAGE}"
 
 
 def test_two_renders_are_the_same() -> None:
@@ -147,7 +168,7 @@ def test_each_role_is_bound_to_the_one_account_of_its_name() -> None:
     for binding in bindings:
         name = binding["metadata"]["name"]
         assert binding["roleRef"]["name"] == name
-        account = name.removesuffix("-secrets")
+        account = name.removesuffix("-secrets").removesuffix("-usage")
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "sandpod"}]
 
 
@@ -317,5 +338,5 @@ def test_cluster_scoped_objects_of_two_releases_have_different_names() -> None:
     found = [
         names_of(release, namespace) for release, namespace in (("a", "b-c"), ("a-b", "c"), ("a", "d"), ("e", "d"))
     ]
-    assert [len(each) for each in found] == [1] * 4
-    assert len(set.union(*found)) == 4
+    assert [len(each) for each in found] == [2] * 4
+    assert len(set.union(*found)) == 8

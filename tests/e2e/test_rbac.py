@@ -41,7 +41,7 @@ LEASES: Final[Rights] = {"leases.coordination.k8s.io": ("get", "create", "update
 # In the sandboxes' namespace, the release's namespace, and everywhere.
 GRANTED: Final[dict[tuple[str, str], Rights]] = {
     ("gateway", "sandboxes"): GATEWAY,
-    ("gateway", "release"): {},
+    ("gateway", "release"): {"configmaps": (*READ, "create", "patch", "delete")},
     ("gateway", "everywhere"): {},
     ("operator", "sandboxes"): OPERATOR | NODES,
     ("operator", "release"): LEASES | NODES,

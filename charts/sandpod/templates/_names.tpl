@@ -40,6 +40,16 @@ The name of every object of this chart. No template spells a name itself.
 {{ include "sandpod.gateway" . }}-secrets
 {{- end -}}
 
+{{/* Beginning of the names of the ConfigMaps that usage is kept in. */}}
+{{- define "sandpod.gateway.usage" -}}
+{{ include "sandpod.gateway" . }}-usage
+{{- end -}}
+
+{{/* Of the admission policy for them, and its binding. */}}
+{{- define "sandpod.gateway.usage.policy" -}}
+usage.{{ .Release.Namespace }}.{{ include "sandpod.fullname" . }}
+{{- end -}}
+
 {{- define "sandpod.gateway.metrics" -}}
 {{ include "sandpod.fullname" . }}-metrics
 {{- end -}}

@@ -80,6 +80,7 @@ class Problem(ResultModel):
     message: str  # what went wrong, in a sentence
     cause: str | None = None  # what is behind it, where it is known
     next: str
+    retry_after_seconds: OnlyIfSet[int] = None  # after which the same call may be accepted, where that is known
 
 
 class Artifact(ResultModel):

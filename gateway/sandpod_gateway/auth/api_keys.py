@@ -56,9 +56,15 @@ class KeyEntry(StrictModel):
         """Return whom it stands for."""
         tools = ALL if self.tools is None else expanded(self.tools)
         templates = None if self.templates is None else tuple(self.templates)
-        tenant = self.tenant or ""
         return Caller(
-            owner_of(tenant, self.user), key_id(self.hash), tools, templates, self.read_only, tenant, self.role
+            owner_of(self.tenant or "", self.user),
+            key_id(self.hash),
+            tools,
+            templates,
+            self.read_only,
+            tenant=self.tenant or "",
+            role=self.role,
+            key=self.name,
         )
 
 

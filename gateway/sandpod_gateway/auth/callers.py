@@ -25,6 +25,7 @@ class Caller:
     read_only: bool = False  # whether it may use only tools that change nothing
     tenant: str = ""  # that the owner is of; empty for the default one
     role: Role = "user"
+    key: str = ""  # the name of the API key; empty for callers who signed in elsewhere, or need none
 
 
 LOCAL: Final = Caller("local")
@@ -42,3 +43,8 @@ def owner_of(tenant: str, user: str) -> str:
 def tenant_of(owner: str) -> str:
     """Return the tenant of an owner; empty for the default one."""
     return owner[len(_TENANT) :].partition(":")[0] if owner.startswith(_TENANT) else ""
+
+
+def user_of(owner: str) -> str:
+    """Return the user's name of an owner; the local caller has its own."""
+    return owner.removeprefix(f"{_TENANT}{tenant_of(owner)}:").removeprefix(_USER)

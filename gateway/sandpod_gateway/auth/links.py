@@ -168,6 +168,12 @@ class Links:
         return next((key for key in reversed(self._keys) if key.created + LEAD <= now), self._keys[0])
 
 
+def maker_id(token: str) -> bytes:
+    """Return the id of the key that made a link, from the token of one that is valid."""
+    found: bytes = _CLAIMS.unpack(base64.urlsafe_b64decode(token + "=")[: _CLAIMS.size])[2]
+    return found
+
+
 def renewed(keys: Sequence[LinkKey], now: int) -> tuple[LinkKey, ...]:
     """Return what a store is to hold: the secrets in force, oldest first, and a new one when one is due."""
     kept = _in_force(sorted(keys, key=lambda key: (key.created, key.id)), now)

@@ -8,6 +8,7 @@ from typing import Final
 from fastmcp.server.auth import AccessToken, TokenVerifier
 
 from sandpod_gateway.auth.api_keys import KeyEntry, KeyFile, hash_key, key_id
+from sandpod_gateway.auth.callers import Caller
 from sandpod_gateway.auth.current import CallerToken
 
 logger = logging.getLogger(__name__)
@@ -32,8 +33,13 @@ class Keys:
 
     def owner_of_key(self, wanted: bytes) -> str | None:
         """Return whom the key of that id stands for; None when there is no such key, or not any more."""
+        caller = self.caller_of_key(wanted)
+        return None if caller is None else caller.owner
+
+    def caller_of_key(self, wanted: bytes) -> Caller | None:
+        """Return the caller whom the key of that id stands for; None when there is no such key, or not any more."""
         entry = self._valid(wanted)
-        return None if entry is None else entry.caller().owner
+        return None if entry is None else entry.caller()
 
     def verify(self, token: str) -> CallerToken | None:
         """Return who a key belongs to, or None."""

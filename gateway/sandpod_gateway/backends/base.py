@@ -4,7 +4,7 @@ The gateway knows backends by this protocol alone, and `tests/contract` holds th
 backend runs no code itself: that is the runner's work, at the other end of the stream.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, Protocol
 
@@ -13,6 +13,7 @@ from sandpod_gateway.auth.key_source import KeySource
 from sandpod_gateway.auth.links import SecretStore
 from sandpod_gateway.auth.oidc.places import StatePlaces
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.usage.stores import DocumentStore
 
 MAX_TEMPLATES: Final = 100
 
@@ -84,6 +85,7 @@ class SandboxRecord:
     expires: datetime | None = None
     persistent: bool = False  # the workspace outlives a suspension
     resumed: datetime | None = None  # when the last suspension ended
+    fresh: bool = field(default=False, compare=False)  # of a claim's answer: whether it was claimed by that very call
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,6 +99,7 @@ class TemplateInfo:
     foreign: bool = False  # the image was not made for this: what it runs is known only once it does
     workspace_max: int | None = None  # bytes of the largest workspace for a claim; None where the size is fixed
     persistent: bool = False  # a claim may ask for a persistent workspace
+    memory: int = 0  # bytes that a sandbox may use; 0 where that is not known
 
 
 class ByteStream(Protocol):
@@ -183,6 +186,12 @@ class Backend(Protocol):
 
     def key_source(self) -> KeySource | None:
         """Return where all gateways over these sandboxes find callers' API keys; None when there is no such place.
+
+        It works while the backend is started.
+        """
+
+    def usage_store(self) -> DocumentStore | None:
+        """Return where all gateways over these sandboxes keep what was used; None when there is no such place.
 
         It works while the backend is started.
         """

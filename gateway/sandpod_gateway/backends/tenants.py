@@ -18,6 +18,7 @@ from sandpod_gateway.auth.links import SecretStore
 from sandpod_gateway.auth.oidc.places import StatePlaces
 from sandpod_gateway.backends.base import Backend, ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.usage.stores import DocumentStore
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +124,10 @@ class TenantBackend:
     def sign_in_key_store(self) -> SecretStore | None:
         """Return where the key of sign-ins is kept; see `base.Backend.sign_in_key_store`."""
         return self._default.backend.sign_in_key_store()
+
+    def usage_store(self) -> DocumentStore | None:
+        """Return where all tenants' usage is kept; see `base.Backend.usage_store`."""
+        return self._default.backend.usage_store()
 
     def warm(self) -> dict[tuple[str, str], int]:
         """Return how many sandboxes wait for a claim, by tenant and template."""

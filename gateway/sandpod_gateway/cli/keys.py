@@ -18,7 +18,9 @@ from sandpod_gateway.api.toolsets import ToolsetName
 from sandpod_gateway.auth.api_keys import KeyEntry, KeyFile, make_key
 from sandpod_gateway.auth.key_file import change_file
 from sandpod_gateway.backends.kubernetes.settings import SecretReference
+from sandpod_gateway.cli import usage
 from sandpod_gateway.errors import StartError
+from sandpod_gateway.usage.report import last_used
 
 MAX_DAYS: Final = 36_500
 MAX_GRACE: Final = 24 * 365  # hours
@@ -43,6 +45,7 @@ def add_parser(commands: Any) -> None:
     create.add_argument("--tenant", help="tenant that the user is of; default: the default one")
     create.add_argument("--admin", action="store_true", help="whether it is an administrator's")
     listing = keys.add_parser("list", help="list the keys, without what would let anyone use them")
+    listing.add_argument("--usage", type=Path, help="folder of usage.directory, which says when keys were used last")
     revoke = keys.add_parser("revoke", help="remove keys: servers refuse them at once")
     revoke.add_argument("id", nargs="*", help="as `sandpod keys list` shows it")
     revoke.add_argument("--user", help="all keys of this user")
@@ -79,19 +82,33 @@ def _create(arguments: argparse.Namespace) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    rows: list[dict[str, str | None]] = []
-    _change(arguments, lambda keys: rows.extend(map(_row, keys.keys)))
+    entries: list[KeyEntry] = []
+    _change(arguments, lambda keys: entries.extend(keys.keys))
+    used = _used(arguments)
+    rows = [_row(entry, used.get(entry.id)) for entry in entries]
     if arguments.output == "json":
         sys.stdout.write(json.dumps(rows) + "\n")
         return
-    titles = ("id", "tenant", "user", "name", "created", "expires", "scopes")
-    table = [[title.upper() for title in titles], *([str(row[title] or "") for title in titles] for row in rows)]
+    titles = ("id", "tenant", "user", "name", "created", "expires", "last_used", "scopes")
+    head = [title.upper().replace("_", " ") for title in titles]
+    table = [head, *([str(row[title] or "") for title in titles] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for cells in table:
         sys.stdout.write("  ".join(map(str.ljust, cells, widths)).rstrip() + "\n")
 
 
-def _row(entry: KeyEntry) -> dict[str, str | None]:
+def _used(arguments: argparse.Namespace) -> dict[str, datetime]:
+    """Return when keys were used last, by their ids, where the gateways' usage is known."""
+    if arguments.secret is None:
+        return last_used(usage.read(arguments.usage, None)) if arguments.usage is not None else {}
+    try:
+        return last_used(usage.read(None, arguments.secret.partition("/")[0]))  # it is where the Secret is
+    except StartError as error:
+        sys.stderr.write(f"When the keys were used is not known: {error.message} {error.next_step}\n")
+        return {}
+
+
+def _row(entry: KeyEntry, used: datetime | None) -> dict[str, str | None]:
     scopes = [f"tools={','.join(entry.tools)}"] if entry.tools else []
     scopes += [f"templates={','.join(entry.templates)}"] if entry.templates else []
     scopes += ["read-only"] if entry.read_only else []
@@ -104,6 +121,7 @@ def _row(entry: KeyEntry) -> dict[str, str | None]:
         "name": entry.name,
         "created": rfc3339(entry.created),
         "expires": None if entry.expires is None else rfc3339(entry.expires) + state,
+        "last_used": None if used is None else rfc3339(used),
         "scopes": " ".join(scopes) or None,
     }
 

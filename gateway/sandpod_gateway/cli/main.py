@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from sandpod_gateway.cli import audit, keys
+from sandpod_gateway.cli import audit, keys, usage
 from sandpod_gateway.errors import SandpodError
 
 EXIT_REFUSED: Final = 2
@@ -27,8 +27,9 @@ def main() -> None:
         command.add_argument("--config", type=Path, help="settings file (YAML)")
     keys.add_parser(commands)
     audit.add_parser(commands)
+    usage.add_parser(commands)
     arguments, rest = parser.parse_known_args()
-    if arguments.command in {"keys", "audit"} and rest:
+    if arguments.command in {"keys", "audit", "usage"} and rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     sys.exit(_run(arguments, rest))
 
@@ -39,6 +40,8 @@ def _run(arguments: argparse.Namespace, flags: list[str]) -> int:
             keys.run(arguments)
         elif arguments.command == "audit":
             return audit.run(arguments)
+        elif arguments.command == "usage":
+            usage.run(arguments)
         else:
             _serve(arguments, flags)
     except SandpodError as error:

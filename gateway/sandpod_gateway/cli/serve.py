@@ -18,13 +18,14 @@ import uvicorn
 from sandpod_api import log_lines
 from sandpod_gateway import temporary
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.app import Gateway, every
+from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.http import connections
 from sandpod_gateway.http.certificates import POLL_SECONDS, Certificate
 from sandpod_gateway.mcp import stdio
 from sandpod_gateway.packages.process import shield_memory
+from sandpod_gateway.periodic import every
 from sandpod_gateway.settings import Settings
 
 METRICS_CONNECTIONS: Final = 64  # a few Prometheus servers

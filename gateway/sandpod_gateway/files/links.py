@@ -18,6 +18,7 @@ from sandpod_gateway.files.paths import check_path, inside_workspace
 from sandpod_gateway.files.service import Files, Version
 from sandpod_gateway.runner.messages import Message, checked, senseless
 from sandpod_gateway.sandboxes.requests import talking
+from sandpod_gateway.usage.amounts import Account
 from sandpod_runner.protocol import messages as protocol
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -110,6 +111,14 @@ class ChangedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class LinkHolder:
+    """For whom a link acts: whose sandbox it is, and to whom its use is charged."""
+
+    owner: str
+    account: Account
+
+
+@dataclass(frozen=True, slots=True)
 class Transfers:
     """Reads and writes files of sandboxes for holders of links, which were checked before.
 
@@ -126,26 +135,29 @@ class Transfers:
         record = await self.files.sandboxes.resolve(owner, sandbox)
         return (await self.files.read_part(record, path, 0, 0))[0]
 
-    async def read(self, owner: str, sandbox: str, path: str, version: Version, span: range) -> AsyncIterator[bytes]:
+    async def read(
+        self, holder: LinkHolder, sandbox: str, path: str, version: Version, span: range
+    ) -> AsyncIterator[bytes]:
         """Yield bytes of a file in parts. Raises as `look` does, or ChangedError: it was changed."""
-        record = await self.files.sandboxes.resolve(owner, sandbox)
+        record = await self.files.sandboxes.resolve(holder.owner, sandbox)
         offset = span.start
         while offset < span.stop:
             limit = min(protocol.FILE_PART, span.stop - offset)
             now, data = await self.files.read_part(record, path, offset, limit)
             if now != version or not data:
                 raise ChangedError
-            self.files.metrics.file_bytes.labels("out").inc(len(data))
+            self._moved(holder.account, record.name, out=len(data))
             yield data
             offset += len(data)
 
-    async def write(self, owner: str, sandbox: str, path: str, chunks: AsyncIterator[bytes]) -> int:
+    async def write(self, holder: LinkHolder, sandbox: str, path: str, chunks: AsyncIterator[bytes]) -> int:
         """Write a file from chunks of any size; it appears whole at the end or not at all. Returns its size.
 
         Raises session_not_found, invalid_path, quota_exceeded, upload_too_large, sandbox_lost.
         """
         check_path(path)
-        size = 0
+        meter, size = self.files.sandboxes.meter, 0
+        meter.check_upload(holder.account, 0)
 
         async def parts() -> AsyncIterator[bytes]:
             nonlocal size
@@ -156,28 +168,38 @@ class Transfers:
                     message = f"The file is over {self.max_bytes} bytes."
                     step = "Send it in several files and join them with a run."
                     raise SandpodError(ErrorCode.UPLOAD_TOO_LARGE, message, next_step=step)
+                meter.check_upload(holder.account, size)
                 buffer += chunk
                 while len(buffer) >= protocol.FILE_PART:
                     yield bytes(buffer[: protocol.FILE_PART])
                     del buffer[: protocol.FILE_PART]
             yield bytes(buffer)
 
-        async with talking(self.files.sandboxes, await self.files.sandboxes.resolve(owner, sandbox)) as connection:
+        async with talking(
+            self.files.sandboxes, await self.files.sandboxes.resolve(holder.owner, sandbox)
+        ) as connection:
             await connection.upload({"path": path, "overwrite": True}, parts())
-        self.files.metrics.file_bytes.labels("in").inc(size)
+        self._moved(holder.account, sandbox, into=size)
         return size
 
-    async def archive(self, owner: str, sandbox: str, form: str) -> AsyncGenerator[bytes, None]:
+    async def archive(self, holder: LinkHolder, sandbox: str, form: str) -> AsyncGenerator[bytes, None]:
         """Yield a tar.gz or zip of the workspace in parts. Raises session_not_found, sandbox_lost."""
         archive, part = secrets.token_hex(8), 0
         # One connection for all of it: the state of an archive belongs to a connection.
-        async with talking(self.files.sandboxes, await self.files.sandboxes.resolve(owner, sandbox)) as connection:
+        async with talking(
+            self.files.sandboxes, await self.files.sandboxes.resolve(holder.owner, sandbox)
+        ) as connection:
             while True:
                 reply = await connection.ask("file", {"op": "archive", "archive": archive, "part": part, "form": form})
                 if checked(_ArchivePart, reply).last:
                     return
                 if not reply.payload:
                     raise senseless()
-                self.files.metrics.file_bytes.labels("out").inc(len(reply.payload))
+                self._moved(holder.account, sandbox, out=len(reply.payload))
                 yield reply.payload
                 part += 1
+
+    def _moved(self, account: Account, sandbox: str, *, into: int = 0, out: int = 0) -> None:
+        self.files.metrics.file_bytes.labels("in").inc(into)
+        self.files.metrics.file_bytes.labels("out").inc(out)
+        self.files.sandboxes.meter.moved(account, sandbox, into=into, out=out)

@@ -16,6 +16,7 @@ from pydantic import Field
 from sandpod_api.base import rfc3339
 from sandpod_gateway.api import results
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.content import MAX_PICTURES, PICTURES, Answer, Picture, as_text, mime_type
 from sandpod_gateway.errors import SandpodError
@@ -26,6 +27,7 @@ from sandpod_gateway.runner.messages import ArtifactEntry, Count, Message, check
 from sandpod_gateway.runner.run_ids import split_run_id
 from sandpod_gateway.sandboxes.requests import ask_runner
 from sandpod_gateway.sandboxes.service import Sandboxes
+from sandpod_gateway.usage.amounts import account_of
 from sandpod_runner.protocol import messages as protocol
 from sandpod_runner.protocol.frames import Frame
 
@@ -133,9 +135,12 @@ class Files:
     ) -> tuple[str, int, bytes]:
         """Return the sandbox's name, a file's size, and a part of its bytes. Raises invalid_path, not_found."""
         check_path(path)
+        account, meter = account_of(current_caller()), self.sandboxes.meter
+        meter.check_bytes(account)
         record = await self.sandboxes.resolve(owner, sandbox, make=False)
         version, data = await self.read_part(record, path, offset, limit)
         self.metrics.file_bytes.labels("out").inc(len(data))
+        meter.moved(account, record.name, out=len(data))
         return record.name, version.size, data
 
     async def read_part(self, record: SandboxRecord, path: str, offset: int, limit: int) -> tuple[Version, bytes]:
@@ -165,12 +170,15 @@ class Files:
         """Write a file, whole or not at all. Raises invalid_path, upload_too_large, file_exists, quota_exceeded."""
         check_path(path)
         self.check_upload(data)
+        account, meter = account_of(current_caller()), self.sandboxes.meter
+        meter.check_upload(account, len(data))
         fields = {"path": path, "overwrite": overwrite}
         record = await self.sandboxes.resolve(owner, sandbox)
         await ask_runner(
             self.sandboxes, record, lambda connection: connection.upload(fields, _parts(data)), again=overwrite
         )
         self.metrics.file_bytes.labels("in").inc(len(data))
+        meter.moved(account, record.name, into=len(data))
         digest = hashlib.sha256(data).hexdigest()
         hint = self.sandboxes.replaced(record.name)
         return results.FileWritten(sandbox=record.name, path=shown_path(path), size=len(data), sha256=digest, hint=hint)

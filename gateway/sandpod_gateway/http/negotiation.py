@@ -58,6 +58,8 @@ _LOST: Final = SandpodError(
 def problem(error: SandpodError, *, status: int | None = None, headers: Mapping[str, str] | None = None) -> Response:
     """Return the answer to a refused request of plain HTTP, with the code's own status by default."""
     body = error.problem().model_dump(mode="json")
+    if error.retry_after is not None:
+        headers = {**(headers or {}), "Retry-After": str(error.retry_after)}
     return JSONResponse(body, status_code=status or error.code.http_status, headers=headers)
 
 

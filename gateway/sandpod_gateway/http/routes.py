@@ -25,12 +25,13 @@ from starlette.routing import Route
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.audit.act import note
 from sandpod_gateway.audit.log import AuditLog
-from sandpod_gateway.auth.links import Links, Method
+from sandpod_gateway.auth.links import Links, Method, maker_id
 from sandpod_gateway.content import mime_type
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.files.links import Transfers
+from sandpod_gateway.files.links import LinkHolder, Transfers
 from sandpod_gateway.http.audit import LinkAudit
 from sandpod_gateway.http.negotiation import problem
+from sandpod_gateway.usage.amounts import Account
 
 # What a browser may show: nothing in it can run script.
 INLINE: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "text/plain"})
@@ -57,6 +58,7 @@ class FileRoutes:
     links: Links
     transfers: Transfers
     audit: AuditLog
+    account: Callable[[bytes, str, str], Account]  # to charge, by the maker's key id, the owner and the sandbox
     _uploads: Counter[str] = field(default_factory=Counter, init=False)
 
     def routes(self) -> list[Route]:
@@ -71,25 +73,30 @@ class FileRoutes:
         method: Method = "put" if request.method == "PUT" else "get"
         if path is None:
             method, path = "archive", next(form for form in _ARCHIVES if request.url.path.endswith(form))
-        holder = await self.transfers.files.sandboxes.owner_of(sandbox)
-        owner = self.links.owner(request.query_params.get("token", ""), method, sandbox, path, holder)
+        of = await self.transfers.files.sandboxes.owner_of(sandbox)
+        owner = self.links.owner(request.query_params.get("token", ""), method, sandbox, path, of)
         if owner is None:
             message, step = "This link is not valid, or not any more.", "Ask for a new one with create_link."
             return problem(SandpodError(ErrorCode.FORBIDDEN, message, next_step=step), headers=_SAFE_HEADERS)
         try:
             await self.audit.begin(user=owner, method=method, sandbox=sandbox, path=path)
+            account = self.account(maker_id(request.query_params["token"]), owner, sandbox)
+            holder = LinkHolder(owner, account)
             if method == "put":
-                size = await self._take(owner, sandbox, path, request.stream())
+                size = await self._take(holder, sandbox, path, request.stream())
                 return JSONResponse({"sandbox": sandbox, "path": path, "size": size}, status_code=201)
-            return await (self._archive(owner, sandbox, path) if method == "archive" else self._send(request, owner))
+            self.transfers.files.sandboxes.meter.check_bytes(account)
+            if method == "archive":
+                return await self._archive(holder, sandbox, path)
+            return await self._send(request, holder)
         except SandpodError as error:
             note(error=error.code)
             return problem(error, headers=_SAFE_HEADERS)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
 
-    async def _archive(self, owner: str, sandbox: str, form: str) -> Response:
-        parts = self.transfers.archive(owner, sandbox, form)
+    async def _archive(self, holder: LinkHolder, sandbox: str, form: str) -> Response:
+        parts = self.transfers.archive(holder, sandbox, form)
         headers = {
             **_SAFE_HEADERS,
             "Content-Type": _ARCHIVES[form],
@@ -98,19 +105,19 @@ class FileRoutes:
         }
         return StreamingResponse(_chained(await anext(parts), parts), headers=headers)
 
-    async def _take(self, owner: str, sandbox: str, path: str, chunks: AsyncIterator[bytes]) -> int:
+    async def _take(self, holder: LinkHolder, sandbox: str, path: str, chunks: AsyncIterator[bytes]) -> int:
         if self._uploads[sandbox] >= MAX_UPLOADS:
             message = f"{MAX_UPLOADS} uploads into this sandbox are under way, the most at a time."
             raise SandpodError(ErrorCode.RATE_LIMITED, message, next_step="Wait for some of them to end.")
         self._uploads[sandbox] += 1
         try:
-            return await self.transfers.write(owner, sandbox, path, _timely(chunks))
+            return await self.transfers.write(holder, sandbox, path, _timely(chunks))
         finally:
             self._uploads -= Counter([sandbox])  # keeps no zeros
 
-    async def _send(self, request: Request, owner: str) -> Response:
+    async def _send(self, request: Request, holder: LinkHolder) -> Response:
         sandbox, path = request.path_params["sandbox"], request.path_params["path"]
-        version = await self.transfers.look(owner, sandbox, path)
+        version = await self.transfers.look(holder.owner, sandbox, path)
         tag = f'"{version.mtime:.6f}-{version.size}"'
         kind, name = mime_type(path), quote(posixpath.basename(path), safe="")
         headers = {
@@ -130,7 +137,7 @@ class FileRoutes:
         headers["Content-Length"] = str(len(span))
         if request.method == "HEAD":
             return Response(status_code=status, headers=headers)
-        body = self.transfers.read(owner, sandbox, path, version, span)
+        body = self.transfers.read(holder, sandbox, path, version, span)
         return StreamingResponse(body, status_code=status, headers=headers)
 
 

@@ -27,6 +27,8 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp.tool_results import count_refusal, refuse
 from sandpod_gateway.mcp.toolbox import SetTool
 from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.usage.amounts import account_of
+from sandpod_gateway.usage.meter import Meter
 
 Call = MiddlewareContext[CallToolRequestParams]
 Listing = MiddlewareContext[Any]
@@ -64,7 +66,8 @@ _WORDS: Final = {
 class CallMiddleware(Middleware):
     """Lists, calls and reads what a caller may use, with at most `per_owner` calls of each caller at a time."""
 
-    def __init__(self, per_owner: int, server: frozenset[str], metrics: Metrics) -> None:
+    def __init__(self, per_owner: int, server: frozenset[str], metrics: Metrics, meter: Meter) -> None:
+        self._meter = meter
         self._per_owner = per_owner
         self._server = server  # the toolsets that its settings choose
         self._metrics = metrics
@@ -78,13 +81,15 @@ class CallMiddleware(Middleware):
 
     async def on_call_tool(self, context: Call, call_next: CallNext[CallToolRequestParams, Any]) -> Any:
         """Pass the call on; a refusal becomes a result."""
-        owner = current_caller().owner
+        caller = current_caller()
+        owner = caller.owner
         if self._calls[owner] >= self._per_owner:
             message = f"You have {self._per_owner} calls in progress, the most for one caller."
             error = SandpodError(ErrorCode.RATE_LIMITED, message, next_step="Wait for some of them to end.")
             return refuse(self._metrics, error)
         self._calls[owner] += 1
         try:
+            self._meter.call(account_of(caller), caller.key_id)
             schema = await self._prepare(context)
             return await call_next(context)
         except SandpodError as refused:
@@ -118,9 +123,13 @@ class CallMiddleware(Middleware):
         return [each for each in await call_next(context) if allowed or each.uri_template != FILES_URI]
 
     async def check_resource_access(self, context: MiddlewareContext[ReadResourceRequestParams]) -> None:
-        """Raise ResourceError for the files of sandboxes where their tools are off."""
+        """Raise ResourceError for the files of sandboxes where their tools are off, and for too many calls."""
         if str(context.message.uri).startswith(_FILES) and _FILES_TOOLSET not in chosen_toolsets(self._server):
             raise resource_error(self._metrics, self._off("The file resource", _FILES_TOOLSET))
+        try:
+            self._meter.call(account_of(current_caller()), current_caller().key_id)
+        except SandpodError as error:
+            raise resource_error(self._metrics, error) from error
 
     def _off(self, what: str, toolset: str) -> SandpodError:
         way = "ask the administrator for it"

@@ -89,7 +89,7 @@ def create_mcp(
     )
     if audit.on:
         mcp.add_middleware(AuditMiddleware(audit, parts.metrics))  # the first one sees all calls, and how they end
-    mcp.add_middleware(CallMiddleware(max_calls, toolsets or ALL, parts.metrics))
+    mcp.add_middleware(CallMiddleware(max_calls, toolsets or ALL, parts.metrics, parts.sandboxes.meter))
     if toolsets:
         toolbox = Toolbox(mcp, parts, facts, link_files=link_files)
         for register in (runs.register, files.register, runs.register_background, sandboxes.register):

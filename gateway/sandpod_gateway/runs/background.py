@@ -23,6 +23,7 @@ from sandpod_gateway.api.run_results import (
     RunOutput,
     RunStarted,
 )
+from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.content import Answer
 from sandpod_gateway.errors import SandpodError
@@ -38,6 +39,7 @@ from sandpod_gateway.runs.service import TailReader
 from sandpod_gateway.sandboxes.endings import forgotten
 from sandpod_gateway.sandboxes.requests import ask_runner
 from sandpod_gateway.sandboxes.service import Sandboxes
+from sandpod_gateway.usage.amounts import account_of
 from sandpod_runner.protocol import messages as protocol
 
 _T = TypeVar("_T")
@@ -89,6 +91,8 @@ class BackgroundRuns:
         Raises SandpodError: it was refused, or whether it was begun is not known (sandbox_lost).
         """
         check_run(request, self._limits)
+        account, meter = account_of(current_caller()), self._sandboxes.meter
+        meter.check_run(account)
         record = await self._sandboxes.resolve(owner, sandbox)
         active = ActiveRun(record=record, request=request, recorder=Recorder(0))
         await self._sandboxes.keep_busy(record.name, self._limits.timeout(request.timeout))
@@ -101,7 +105,11 @@ class BackgroundRuns:
                 connection.runs.pop(active.run, None)
 
         run = await ask_runner(self._sandboxes, record, begin, again=True)
-        return RunStarted(run_id=run_id(record.name, run), sandbox=record.name, state="running")
+        name = run_id(record.name, run)
+        if run == active.run:  # else it is an earlier call's, with the same key
+            seconds = self._limits.timeout(request.timeout)
+            meter.background_began(account, record.name, name, sent=request.size, seconds=seconds)
+        return RunStarted(run_id=name, sandbox=record.name, state="running")
 
     async def read(
         self,
@@ -134,6 +142,7 @@ class BackgroundRuns:
             )
             if tail.ended is None:
                 return build_reading(output, tail.recorder, None, most)
+            self._sandboxes.meter.background_ended(name, *used_by(tail.ended))
             whole = tail.recorder
             if cursor:
                 whole = Recorder(self._limits.output_cap, strip_ansi=strip_ansi)
@@ -229,6 +238,11 @@ async def _get_displays(connection: RunnerConnection, run: str, recorder: Record
             del connection.runs[run]
     came = len(recorder.displays) + len(recorder.value) + recorder.dropped
     recorder.dropped += max(0, ended.displays - came)
+
+
+def used_by(ended: Ended) -> tuple[float, int]:
+    """Return the seconds of processor time and the bytes of output of a run that has ended."""
+    return ended.cpu_ms / 1e3, ended.stdout_bytes + ended.stderr_bytes
 
 
 def _rfc3339(time: float) -> str:

@@ -48,6 +48,11 @@ class RunRequest:
     max_output: int | None = None  # characters; None for the server's default
     packages: list[str] = field(default_factory=list)  # what is installed before it, unless it is there
 
+    @property
+    def size(self) -> int:
+        """Bytes of its code and input."""
+        return text_size(self.code) + text_size(self.stdin or "")
+
 
 @dataclass(kw_only=True, slots=True)
 class ActiveRun:
@@ -59,11 +64,24 @@ class ActiveRun:
     run: str = field(default_factory=new_run)  # its name, as the runner knows it
     cursor: int | None = None  # where reading goes on, of a run that an earlier call with the same key has started
     begun: float = field(default_factory=time.perf_counter)
+    handle: RunHandle | None = None  # what is known of it, once it was sent to the runner
 
     @property
     def elapsed(self) -> float:
         """Seconds since it began."""
         return time.perf_counter() - self.begun
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of processor time. Where nobody can tell it any more, it is the time since it was sent.
+
+        Else whoever closes the sandbox before the end, or drops the connection, would use any.
+        """
+        if self.handle is None:
+            return 0.0
+        ended = self.handle.ended
+        known = ended.done() and not ended.cancelled() and ended.exception() is None
+        return ended.result().cpu_ms / 1e3 if known else self.elapsed
 
 
 def check_run(request: RunRequest, limits: RunLimits) -> None:

@@ -7,8 +7,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count, groupby
 from operator import itemgetter
@@ -20,6 +20,7 @@ from pydantic import Field
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Outcome, RunResult
 from sandpod_gateway.audit.act import note
+from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.content import Answer
 from sandpod_gateway.errors import SandpodError
@@ -36,6 +37,7 @@ from sandpod_gateway.runs.recorder import Recorder, unfinished_character, unfini
 from sandpod_gateway.runs.request import ActiveRun, RunRequest, check_run, start_run
 from sandpod_gateway.runs.result import RunEnd, build_answer
 from sandpod_gateway.sandboxes.service import Sandboxes
+from sandpod_gateway.usage.amounts import account_of
 from sandpod_runner.protocol import messages as protocol
 
 logger = logging.getLogger(__name__)
@@ -83,6 +85,7 @@ class Runs:
         if fresh is not None and (sandbox is not None or request.context is not None or request.key is not None):
             message = "fresh goes with none of sandbox, context and idempotency_key: nothing of its sandbox stays."
             raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step="Leave one of them out.")
+        self._sandboxes.meter.check_run(account_of(current_caller()))
         if fresh is None:
             return await self._run_in(await self._sandboxes.resolve(owner, sandbox), request, send)
         async with self._fresh(request, fresh) as record:
@@ -110,7 +113,7 @@ class Runs:
         active = ActiveRun(record=record, request=request, recorder=recorder)
         keeper = asyncio.create_task(self._sandboxes.keep_alive(record))
         try:
-            with self._metrics.active_runs.track_inprogress():
+            with self._metrics.active_runs.track_inprogress(), self._metered(active):
                 ended = (await self._until_end(active)).model_copy(update={"context": request.context})
                 recorder.finish()
                 if progress is not None:
@@ -170,12 +173,13 @@ class Runs:
 
     async def _ended(self, connection: RunnerConnection, active: ActiveRun) -> Ended:
         if active.cursor is None:
-            handle = await start_run(connection, active, self._limits)
+            handle = active.handle = await start_run(connection, active, self._limits)
             run = await connection.wait_for(handle.accepted)
             if run == active.run:
                 if handle.ended.cancelled():  # it was started already, over a connection that is lost
                     received = {name: stream.received for name, stream in active.recorder.streams.items()}
                     handle = await connection.follow_run(run, received, active.recorder, acks=True)
+                    active.handle = handle
                 return await connection.wait_for(handle.ended)
             active.run, active.cursor = run, 0
         # All that an earlier call's run with the same key wrote, and its end; the run stays that call's.
@@ -186,6 +190,19 @@ class Runs:
         finally:
             active.cursor = tail.cursor
         return tail.ended
+
+    @contextmanager
+    def _metered(self, active: ActiveRun) -> Iterator[None]:
+        """Charge what a run uses to its caller."""
+        account, sandbox, meter = account_of(current_caller()), active.record.name, self._sandboxes.meter
+        with meter.running(account, sandbox):
+            try:
+                yield
+            finally:
+                if active.cursor is None:  # else it is an earlier call's, and charged to that
+                    out = sum(stream.taken for stream in active.recorder.streams.values())
+                    moved = (active.request.size, out)
+                    meter.ended(account, sandbox, cpu=active.cpu, elapsed=active.elapsed, moved=moved)
 
     def _lost(self, active: ActiveRun, cause: str = "The sandbox went away while the program ran.") -> Ended:
         if self._sandboxes.is_closing(active.record.name):

@@ -23,7 +23,9 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner.connection import RunnerConnection, open_connection
 from sandpod_gateway.runner.demux import ConnectionLostError
+from sandpod_gateway.sandboxes.admission import claim
 from sandpod_gateway.sandboxes.endings import forgotten, gone, unusable
+from sandpod_gateway.usage.meter import Meter
 
 DEFAULT_SESSION: Final = "default"
 IDLE_CONNECTION: Final = 300.0  # seconds after which an unused stream is closed: each costs the API server too
@@ -49,9 +51,8 @@ class _Slot:
 class Sandboxes:
     """The sandboxes of all callers, as this gateway uses them."""
 
-    def __init__(self, backend: Backend, metrics: Metrics) -> None:
-        self._backend = backend
-        self._metrics = metrics
+    def __init__(self, backend: Backend, metrics: Metrics, meter: Meter) -> None:
+        self._backend, self._metrics, self.meter = backend, metrics, meter
         self._slots: defaultdict[str, _Slot] = defaultdict(_Slot)
 
     async def resolve(self, owner: str, handle: str | None, *, make: bool = True) -> SandboxRecord:
@@ -93,7 +94,7 @@ class Sandboxes:
         return made
 
     async def create(self, request: ClaimRequest) -> SandboxRecord:
-        """Claim a sandbox. Raises the backend's refusal, or forbidden where the caller's key has other templates."""
+        """Claim a sandbox. Raises as `admission.claim`, or forbidden where the caller's key has other templates."""
         if (allowed := current_caller().templates) is not None:
             request = replace(request, template=request.template or allowed[0])
             if request.template not in allowed:
@@ -101,7 +102,7 @@ class Sandboxes:
                 raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
         start = time.perf_counter()
         try:
-            record = await self._backend.claim(request)
+            record = await claim(self._backend, self.meter, request)
         except BaseException:
             self._metrics.claims.labels("failed").inc()
             raise
@@ -182,6 +183,7 @@ class Sandboxes:
             slot.closing = True
             try:
                 await self._backend.delete(record.name)
+                self.meter.closed(record.name)
             except BaseException:
                 slot.closing = False
                 raise

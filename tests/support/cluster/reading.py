@@ -16,6 +16,7 @@ from typing import Any, Final
 _CORE: Final = "api/v1"
 _OWN: Final = "apis/sandpod.dev/v1alpha1"
 _GROUPS: Final = {
+    "configmaps": _CORE,
     "daemonsets": "apis/apps/v1",
     "events": _CORE,
     "horizontalpodautoscalers": "apis/autoscaling/v2",

@@ -36,7 +36,13 @@ def test_template_tells_its_image_languages_and_networks() -> None:
     ruby = {"name": "ruby", "command": ["ruby", "{file}"]}
     info = template_info(template(runner="Injected", languages=[ruby], networkProfiles=[{"name": "web"}]))
     assert info == TemplateInfo(
-        name="ruby", image="ruby:3.3", languages=("ruby",), networks=("none", "web"), foreign=True, workspace_max=2**28
+        name="ruby",
+        image="ruby:3.3",
+        languages=("ruby",),
+        networks=("none", "web"),
+        foreign=True,
+        workspace_max=2**28,
+        memory=2**29,
     )
     [told] = json.loads(capabilities(Settings(), "kubernetes", [info], toolsets=ALL))["templates"]["available"]
     assert (told["image"], told["languages"], told["networks"]) == ("ruby:3.3", [*BUILT_IN, "ruby"], ["none", "web"])

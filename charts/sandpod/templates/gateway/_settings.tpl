@@ -28,6 +28,7 @@ The gateway's settings file: `gateway.config` and what follows from other values
     "namespace" (include "sandpod.sandboxes.namespace" .)
     "link_secret" (printf "%s/%s" .Release.Namespace (include "sandpod.gateway.links" .))
     "keys_secret" (printf "%s/%s" .Release.Namespace (include "sandpod.gateway.keys" .))
+    "usage" (printf "%s/%s" .Release.Namespace (include "sandpod.gateway.usage" .))
     "default_template" .Values.sandboxes.defaultTemplate)
   "packages" (dict "cache_dir" "/tmp/packages")
   "shutdown" (dict "drain" 5 "calls" (max 1 (sub (int .Values.gateway.terminationGracePeriodSeconds) 10)))

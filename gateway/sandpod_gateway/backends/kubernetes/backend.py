@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -34,6 +35,7 @@ from sandpod_gateway.backends.kubernetes.secrets import (
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.streams.exec_stream import ExecStream, open_exec
 from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
+from sandpod_gateway.backends.kubernetes.usage import ConfigMaps
 from sandpod_gateway.errors import SandpodError
 from sandpod_kube.configuration import has_proxy
 from sandpod_kube.errors import ClusterError, NotFoundError
@@ -95,7 +97,7 @@ class KubernetesBackend:
         record = to_record(sandbox)
         if record is None:
             raise RuntimeError("a claimed sandbox lost its claim, which the API server does not allow")
-        return record
+        return replace(record, fresh=fresh)
 
     async def get(self, name: str) -> SandboxRecord | None:
         """Return the claimed sandbox of that name, whosever it is."""
@@ -132,6 +134,11 @@ class KubernetesBackend:
         """Return the Secret of the settings; None when they name none."""
         secret = self._settings.keys_secret
         return None if secret is None else KeySecret(lambda: self._open.cluster, secret, self._settings.watch_silence)
+
+    def usage_store(self) -> ConfigMaps | None:
+        """Return the ConfigMaps of the settings; None when they name none."""
+        reference, silence = self._settings.usage, self._settings.watch_silence
+        return None if reference is None else ConfigMaps(lambda: self._open.cluster, reference, silence)
 
     def warm(self) -> dict[tuple[str, str], int]:
         """Return how many Ready sandboxes wait for a claim, by tenant (here the default one) and template."""

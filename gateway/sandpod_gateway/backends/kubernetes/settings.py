@@ -10,6 +10,8 @@ from sandpod_gateway.api.strict_model import StrictModel
 
 SecretReference = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}$")]
 """A Secret, as namespace/name."""
+UsageReference = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,63}/[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+"""Usage documents, as namespace/name: the name is the beginning of those of their ConfigMaps."""
 
 
 class KubernetesSettings(StrictModel):
@@ -39,6 +41,9 @@ class KubernetesSettings(StrictModel):
     keys_secret: SecretReference | None = None
     """Secret (namespace/name) with callers' API keys, in its entry keys.yaml. It is watched: a change takes effect at
     once, at all gateways. Use this or auth.keys_file."""
+    usage: UsageReference | None = None
+    """Where usage is kept, and limits are shared with other gateways, as namespace/name: in ConfigMaps of this
+    namespace whose names begin with this name. Unset: see usage.directory."""
     default_template: Name = "default"
     """SandboxTemplate of callers that name none; the chart's own template has this name."""
     cold_start: bool = True

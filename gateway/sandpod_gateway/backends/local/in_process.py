@@ -106,7 +106,9 @@ class InProcessBackend:
     async def templates(self, owner: str) -> tuple[TemplateInfo, ...]:  # noqa: ARG002 - the same for all
         """Return the one template."""
         languages = tuple(language.name for language in self._settings.languages)
-        return (TemplateInfo(name=self._settings.template, languages=languages, image=self.image),)
+        settings = self._settings
+        memory = settings.memory_bytes
+        return (TemplateInfo(name=settings.template, languages=languages, image=self.image, memory=memory),)
 
     async def claim(self, request: ClaimRequest) -> SandboxRecord:
         """Give the caller a sandbox that is Ready; see `base.Backend.claim`."""
@@ -141,6 +143,8 @@ class InProcessBackend:
 
     def link_store(self) -> None:
         """Return None: no other gateway has these sandboxes."""
+
+    usage_store = link_store
 
     async def delete(self, name: str) -> None:
         """End the sandbox and wait until nothing of it is left, even if this call is cancelled."""
@@ -210,7 +214,7 @@ class InProcessBackend:
         if self._sweeper is None:
             await self.delete(record.name)
             await self.check()
-        return self._live[record.name]
+        return replace(self._live[record.name], fresh=True)
 
     @contextlib.contextmanager
     def _place(self, owner: str) -> Iterator[None]:

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from sandpod_gateway.app import every
 from sandpod_gateway.auth import api_keys, key_file
 from sandpod_gateway.auth.api_keys import KeyEntry, KeyFile, hash_key, make_key
 from sandpod_gateway.auth.callers import Caller
@@ -21,6 +20,7 @@ from sandpod_gateway.auth.key_file import WatchedFile, read_keys
 from sandpod_gateway.auth.verifier import Keys
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.periodic import every
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -94,8 +94,15 @@ async def test_several_keys_of_a_user_are_one_owner_each_with_its_scopes() -> No
     verifier = verifier_of(first, second)
     tokens = [verifier.verify(key) for key in (narrow, wide)]
     assert [token.caller for token in tokens if isinstance(token, CallerToken)] == [
-        Caller("user:alice", bytes.fromhex(first.id), frozenset({"core", "files"}), ("small", "large"), read_only=True),
-        Caller("user:alice", bytes.fromhex(second.id)),
+        Caller(
+            "user:alice",
+            bytes.fromhex(first.id),
+            frozenset({"core", "files"}),
+            ("small", "large"),
+            read_only=True,
+            key="ci",
+        ),
+        Caller("user:alice", bytes.fromhex(second.id), key="laptop"),
     ]
 
 

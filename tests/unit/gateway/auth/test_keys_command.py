@@ -12,6 +12,7 @@ from sandpod_gateway.auth.api_keys import KeyFile, hash_key
 from sandpod_gateway.auth.callers import owner_of
 from sandpod_gateway.auth.key_file import change_file, read_keys
 from sandpod_gateway.cli import main
+from sandpod_gateway.usage.document import Document
 
 
 class Command:
@@ -193,3 +194,14 @@ def test_keys_that_are_added_at_once_are_all_there(keys: Command) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(add, range(24)))
     assert {entry.user for entry in read_keys(keys.path).keys} == {f"u{number}" for number in range(24)}
+
+
+def test_list_says_when_a_key_was_used_last(keys: Command, tmp_path: Path) -> None:
+    used, _ = keys.create("alice")
+    keys.create("bob")
+    document = Document("a", keys={used: 29_900_000})
+    (tmp_path / "usage").mkdir()
+    (tmp_path / "usage/usage-a.json").write_bytes(document.encode())
+    alice, bob = keys.json("list", "--usage", str(tmp_path / "usage"))
+    assert (alice["last_used"], bob["last_used"]) == ("2026-11-06T21:20:00Z", None)
+    assert "LAST USED" in keys("list")

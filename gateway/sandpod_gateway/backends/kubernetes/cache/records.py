@@ -101,6 +101,7 @@ def template_info(body: Mapping[str, Any]) -> TemplateInfo | None:
         foreign=spec.runner == "Injected",
         workspace_max=workspace_max(template),
         persistent=spec.workspace.persistent or spec.workspace_limits.persistent,
+        memory=int(parse_quantity(spec.resources.memory)),
     )
 
 

@@ -1,0 +1,112 @@
+"""Usage documents in ConfigMaps of the gateways' own namespace, one for each document."""
+
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any, Final
+
+from sandpod_gateway.backends.kubernetes.cluster import Cluster, start_error, translated
+from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
+from sandpod_gateway.usage.stores import Documents, Stored
+from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError
+from sandpod_kube.resources import CONFIG_MAPS
+
+LABEL: Final = "sandpod.dev/usage"
+"""On each ConfigMap; its value is the beginning of their names."""
+ENTRY: Final = "document.json"
+
+
+class ConfigMaps:
+    """Documents whose ConfigMaps have one beginning of their names; implements `usage.stores.DocumentStore`."""
+
+    def __init__(self, cluster: Callable[[], Cluster], reference: str, silence: float) -> None:
+        """Use namespace/name, the latter as the beginning; a watch without an event for so long counts as dead."""
+        self._cluster = cluster
+        self._silence = silence
+        self._namespace, _, self._prefix = reference.partition("/")
+        self._query = {"labelSelector": f"{LABEL}={self._prefix}"}
+
+    async def read(self) -> Documents:
+        """Return all documents."""
+        with translated("usage was read"):
+            return (await self._list())[0]
+
+    async def write(self, name: str, content: bytes, version: str | None) -> str | None:
+        """Write a document; see `DocumentStore.write`."""
+        client, data = self._cluster().client, {"data": {ENTRY: content.decode()}}
+        full = f"{self._prefix}-{name}"
+        with translated("usage was written"):
+            try:
+                if version is None:
+                    metadata = {"name": full, "labels": {LABEL: self._prefix}}
+                    body = {**CONFIG_MAPS.header, "metadata": metadata, **data}
+                    written = await client.create(CONFIG_MAPS, body, self._namespace)
+                else:
+                    change = {"metadata": {"resourceVersion": version}, **data}
+                    written = await client.patch(CONFIG_MAPS, self._namespace, full, change)
+            except (ConflictError, NotFoundError):
+                return None
+        return str(written["metadata"]["resourceVersion"])
+
+    async def delete(self, name: str, version: str) -> None:
+        """Delete a document of that version."""
+        with translated("usage was deleted"):
+            try:
+                preconditions = {"resourceVersion": version}
+                name = f"{self._prefix}-{name}"
+                await self._cluster().client.delete(CONFIG_MAPS, self._namespace, name, preconditions)
+            except (ConflictError, NotFoundError):
+                return
+
+    async def follow(self, use: Callable[[Documents], None]) -> None:
+        """Pass all documents on, now and at each change."""
+        while True:
+            with translated("usage was watched"):
+                documents, version = await self._list()
+                use(documents)
+                client = self._cluster().client
+                watch = client.watch(CONFIG_MAPS, self._namespace, self._query, version, silence=self._silence)
+                async with aclosing(watch) as events:
+                    async for event in events:
+                        if event["type"] == "ERROR":
+                            break  # the version is too old: begin anew
+                        if event["type"] != "BOOKMARK":
+                            self._change(documents, event)
+                            use(documents)
+
+    def _change(self, documents: Documents, event: dict[str, Any]) -> None:
+        name, stored = _stored(event["object"])
+        if event["type"] == "DELETED":
+            documents.pop(name, None)
+        else:
+            documents[name] = stored
+
+    async def _list(self) -> tuple[Documents, str]:
+        page = await self._cluster().client.list_page(CONFIG_MAPS, self._namespace, self._query)
+        documents = dict(_stored(item) for item in page.get("items") or [])
+        return documents, str(page["metadata"]["resourceVersion"])
+
+
+def _stored(config_map: dict[str, Any]) -> tuple[str, Stored]:
+    metadata = config_map["metadata"]
+    content = str((config_map.get("data") or {}).get(ENTRY, ""))
+    name = str(metadata["name"]).removeprefix(f"{metadata['labels'][LABEL]}-")
+    return name, Stored(content.encode(), str(metadata["resourceVersion"]))
+
+
+async def read_all(reference: str) -> Documents:
+    """Return the documents of an installation (namespace/name), with the rights of the caller's kubeconfig.
+
+    With an empty name, all of the namespace. Raises StartError: the cluster can't be used.
+    """
+    namespace, _, prefix = reference.partition("/")
+    cluster = None
+    try:
+        cluster = await Cluster.connect(KubernetesSettings(namespace=namespace))
+        selector = f"{LABEL}={prefix}" if prefix else LABEL
+        page = await cluster.client.list_page(CONFIG_MAPS, namespace, {"labelSelector": selector})
+        return dict(map(_stored, page.get("items") or []))
+    except ClusterError as error:
+        raise start_error(error, cluster) from error
+    finally:
+        if cluster is not None:
+            await cluster.close()

@@ -1,0 +1,300 @@
+"""Counts what this gateway's callers use, and refuses what is over a limit, by all gateways' counts together. No I/O.
+
+A call costs some microseconds: what other gateways use is added up when their documents come, not when it is needed.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from cachetools import LRUCache
+
+from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.usage import live, quotas
+from sandpod_gateway.usage.amounts import GIB, SECOND, Account, Amounts, Scope
+from sandpod_gateway.usage.document import MAX_BACKGROUND, BackgroundRun, Document, SandboxUse, day_of
+from sandpod_gateway.usage.live import Live, Window
+from sandpod_gateway.usage.settings import Quota, QuotaSettings
+from sandpod_gateway.usage.shared import DaySums, Others, ScopeCounts
+
+MAX_CPUS: Final = 64
+"""Processors that a sandbox is believed to use at most: its report may be forged, and counts for its tenant."""
+_KNOWN_ACCOUNTS: Final = 4096
+_NO_LIMIT: Final = Quota()
+
+
+class Meter:
+    """What is used here; `document` is what of it is kept, and `others` what is used at other gateways."""
+
+    def __init__(self, limits: QuotaSettings, metrics: Metrics, clock: Callable[[], float] = time.time) -> None:
+        self.document = Document("")
+        self.others = Others()
+        self.clock = clock
+        self.memory: dict[tuple[str, str], int] = {}  # bytes that sandboxes may use, by tenant and template
+        self.changed = asyncio.Event()  # set with each change that others should see
+        self.urgent = asyncio.Event()  # set with each that should be kept soon
+        self._limits = limits
+        self._metrics = metrics
+        self._quotas: LRUCache[Account, Sequence[tuple[int, Scope, Quota]]] = LRUCache(_KNOWN_ACCOUNTS)
+        self._accounts: dict[Account, Live] = {}
+        self._runs = ScopeCounts()
+        self._claims = ScopeCounts()
+        self._calls: dict[Scope, Window] = {}
+        self._background: dict[str, BackgroundRun] = {}  # those that are counted as going on
+        self._busy: dict[str, list[int]] = {}  # by sandbox: runs going on, and up to when they are counted
+        self._sums = self._others_sums = DaySums()
+
+    def call(self, account: Account, key_id: bytes) -> None:
+        """Count a call. Raises SandpodError: rate_limited."""
+        now = self.clock()
+        windows = []
+        for level, scope, quota in self._limited(account):
+            if (limit := quota.calls_per_minute) is not None:
+                made = self._calls.setdefault(scope, Window())
+                windows.append(made)
+                other = self.others.calls.get(scope)
+                buckets = made.recent(now) if other is None else made.recent(now) + other.recent(now)
+                if (wait := live.seconds_until_room(buckets, limit, now)) is not None:
+                    raise quotas.too_many_calls(level, limit, wait)
+        for made in windows:
+            made.add(now)
+        self._live(account).calls.add(now)
+        self.document.key_used(key_id.hex(), int(now // 60))
+        self._charge(account, Amounts(calls=1))
+        self.changed.set()
+
+    def check_run(self, account: Account) -> None:
+        """Raise rate_limited or quota_exceeded where the account may begin no run now."""
+        for level, scope, quota in self._limited(account):
+            limit = quota.concurrent_runs
+            if limit is not None and self._runs[scope] + self.others.runs[scope] >= limit:
+                raise quotas.too_many_runs(level, limit)
+            limit = quota.cpu_seconds_per_day
+            if limit is not None and self._today(scope).cpu >= limit * SECOND:
+                raise quotas.day_is_used_up(level, limit, "seconds of processor time", self.clock())
+        self.check_bytes(account)
+
+    def check_bytes(self, account: Account, *, upload: bool = False) -> int | None:
+        """Return how many bytes the account may still move, or `upload`, today; None for any number.
+
+        Raises SandpodError: quota_exceeded, where there are none left.
+        """
+        rooms = []
+        for level, scope, quota in self._limited(account):
+            used = self._today(scope)
+            moved, uploads = used.bytes_in + used.bytes_out, used.uploads
+            limits = [(quota.bytes_per_day, moved, "bytes in and out of sandboxes")]
+            limits += [(quota.upload_bytes_per_day, uploads, "bytes of uploaded files")] if upload else []
+            for limit, amount, what in limits:
+                if limit is not None:
+                    if amount >= limit:
+                        raise quotas.day_is_used_up(level, limit, what, self.clock())
+                    rooms.append(limit - amount)
+        return min(rooms, default=None)
+
+    def check_upload(self, account: Account, size: int) -> None:
+        """Raise quota_exceeded where so many bytes more would pass what the account may upload today."""
+        room = self.check_bytes(account, upload=True)
+        if room is not None and size > room:
+            raise quotas.too_large_for_today(room, self.clock())
+
+    @contextmanager
+    def running(self, account: Account, sandbox: str) -> Iterator[None]:
+        """Count a run while the block goes on."""
+        self._run_began(account, sandbox)
+        try:
+            yield
+        finally:
+            self._run_ended(account, sandbox)
+
+    def ended(self, account: Account, sandbox: str, *, cpu: float, elapsed: float, moved: tuple[int, int]) -> None:
+        """Count a run's end: seconds of processor time, seconds that it took, and bytes in and out."""
+        believed = round(min(cpu, elapsed * MAX_CPUS) * SECOND)
+        self._charge(account, Amounts(cpu=believed, bytes_in=moved[0], bytes_out=moved[1], runs=1), sandbox)
+
+    def background_began(self, account: Account, sandbox: str, run: str, *, sent: int, seconds: float) -> None:
+        """Count a background run from now on until `background_ended`, or for so many seconds at most."""
+        if run not in self.document.background and len(self.document.background) < MAX_BACKGROUND:
+            now = self._now()
+            self.document.background[run] = BackgroundRun(account, sandbox, now, now + round(seconds * SECOND))
+            self._follow_background()
+            self.urgent.set()
+        self._charge(account, Amounts(bytes_in=sent), sandbox)
+
+    def background_ended(self, run: str, cpu: float | None, written: int) -> None:
+        """Count the end of a background run of ours: seconds of processor time, and bytes of output.
+
+        None is for a processor time that nobody can tell any more. Then it is the time that the run had, on one
+        processor: else closing the sandbox would be a way to use any.
+        """
+        known = self.document.background.pop(run, None)
+        if known is not None:
+            elapsed = max(0, min(self._now(), known.ends) - known.began) / SECOND
+            used = elapsed if cpu is None else cpu
+            self.ended(known.account, known.sandbox, cpu=used, elapsed=elapsed, moved=(0, written))
+            self._follow_background()
+
+    def moved(self, account: Account, sandbox: str, *, into: int = 0, out: int = 0) -> None:
+        """Count bytes of files that were put into a sandbox or read from it."""
+        self._charge(account, Amounts(bytes_in=into, uploads=into, bytes_out=out), sandbox)
+
+    @contextmanager
+    def claiming(self, account: Account, alive: Collection[str]) -> Iterator[None]:
+        """Hold a place for a sandbox. `alive` are those of the tenant that have not ended.
+
+        Raises SandpodError: quota_exceeded.
+        """
+        known = self.sandboxes(account[:1]).items()
+        for level, scope, quota in self._limited(account):
+            held = sum(1 for name, holder in known if holder[: level + 1] == scope and name in alive)
+            if (limit := quota.sandboxes) is not None and held + self._claims[scope] >= limit:
+                raise quotas.too_many_sandboxes(level, limit)
+        self._claims.add(account)
+        try:
+            yield
+        finally:
+            self._claims.take(account)
+
+    def sandboxes(self, tenant: Scope) -> dict[str, Account]:
+        """Return who holds which sandboxes of a tenant, as all gateways know it."""
+        own = {name: use.account for name, use in self.document.sandboxes.items() if use.until is not None}
+        return {name: holder for name, holder in {**self.others.sandboxes, **own}.items() if holder[:1] == tenant}
+
+    def holder(self, sandbox: str) -> Account | None:
+        """Return who holds a sandbox, as far as it is known."""
+        own = self.document.sandboxes.get(sandbox)
+        return own.account if own is not None else self.others.sandboxes.get(sandbox)
+
+    def limits_sandboxes(self, account: Account) -> bool:
+        """Return whether there is any limit of the account's sandboxes."""
+        return any(quota.sandboxes is not None for _, _, quota in self._limited(account))
+
+    def claimed(self, account: Account, name: str, template: str, at: float) -> None:
+        """Count the time of a sandbox that was claimed here, from a time in seconds since 1970."""
+        began = round(at * SECOND)
+        use = self.document.used(name, SandboxUse(account, template, began))
+        use.until, use.memory = began, self.memory.get((use.account.tenant, template), 0)
+        self._live(account).sandboxes.add(name)
+        self.changed.set()
+        self.urgent.set()
+
+    def accrue(self, name: str, until: float, *, has_pod: bool = True) -> None:
+        """Count the time of a sandbox of ours up to a time in seconds since 1970."""
+        use = self.document.sandboxes[name]
+        if use.until is not None:
+            elapsed = max(0, round(until * SECOND) - use.until)
+            use.until += elapsed
+            if has_pod and elapsed:
+                self._charge(use.account, Amounts(wall=elapsed, memory=elapsed * use.memory // GIB), name)
+
+    def closed(self, name: str, at: float | None = None) -> None:
+        """Count the time of a sandbox of ours to its end, by default now."""
+        use = self.document.sandboxes.get(name)
+        if use is not None and use.until is not None:
+            self.accrue(name, self.clock() if at is None else at)
+            use.until = None
+            self._live(use.account).sandboxes.discard(name)
+            self.changed.set()
+
+    def accrue_runs(self) -> None:
+        """Count the time of runs that are going on."""
+        for name in list(self._busy):
+            self._count_busy(name)
+
+    def reset(self, document: Document) -> None:
+        """Go on with another document of this gateway, which another one has added to."""
+        self.document = document
+        for each in self._accounts.values():
+            each.sandboxes = set()
+        for name, use in document.sandboxes.items():
+            if use.until is not None:
+                self._live(use.account).sandboxes.add(name)
+        self._sums = DaySums.over([document], day_of(self.clock()))
+        self._follow_background()
+        self.changed.set()
+
+    def take_others(self, others: Others) -> None:
+        """Count with these from now on."""
+        known, self.others = self.others.documents, others
+        if others.documents != known:
+            self._others_sums = DaySums.over(others.documents, day_of(self.clock()))
+
+    def publish(self, beat: int) -> bytes:
+        """Return what others should know of this gateway's callers."""
+        now = self.clock()
+        content = live.encode(self._accounts, beat, now)
+        for account, each in list(self._accounts.items()):
+            if not (each.runs or each.sandboxes or each.calls.buckets):
+                del self._accounts[account]
+        for scope, window in list(self._calls.items()):
+            if not window.recent(now):
+                del self._calls[scope]
+        return content
+
+    def _charge(self, account: Account, amounts: Amounts, sandbox: str | None = None) -> None:
+        day = day_of(self.clock())
+        self.document.charge(day, account, amounts)
+        if self._sums.day != day:
+            self._sums = DaySums.over([self.document], day)
+            self._others_sums = DaySums.over(self.others.documents, day)
+        else:
+            self._sums.add(account, amounts)
+        if sandbox is not None:
+            holder = self.others.sandboxes.get(sandbox, account)
+            self.document.used(sandbox, SandboxUse(holder, "", self._now())).amounts.add(amounts)
+        self._metrics.count_use(account.tenant, amounts)
+
+    def _today(self, scope: Scope) -> Amounts:
+        both = Amounts()
+        for sums in (self._sums, self._others_sums):
+            if sums.day == day_of(self.clock()):
+                both.add(sums.of(scope))
+        return both
+
+    def _run_began(self, account: Account, sandbox: str) -> None:
+        self._runs.add(account)
+        self._live(account).runs += 1
+        self._count_busy(sandbox)
+        self._busy.setdefault(sandbox, [0, self._now()])[0] += 1
+        self.changed.set()
+
+    def _run_ended(self, account: Account, sandbox: str) -> None:
+        self._runs.take(account)
+        self._live(account).runs -= 1
+        self._count_busy(sandbox)
+        self._busy[sandbox][0] -= 1
+        if not self._busy[sandbox][0]:
+            del self._busy[sandbox]
+        self.changed.set()
+
+    def _follow_background(self) -> None:
+        """Count as going on the background runs that the document has, and no others."""
+        now = self.document.background
+        for run in self._background.keys() - now.keys():
+            known = self._background.pop(run)
+            self._run_ended(known.account, known.sandbox)
+        for run in now.keys() - self._background.keys():
+            self._background[run] = now[run]
+            self._run_began(now[run].account, now[run].sandbox)
+
+    def _count_busy(self, sandbox: str) -> None:
+        """Charge the time since the last look, in which runs were going on, to whose the sandbox is."""
+        if (busy := self._busy.get(sandbox)) is not None:
+            elapsed, busy[1], holder = max(0, self._now() - busy[1]), self._now(), self.holder(sandbox)
+            if holder is not None and elapsed:
+                self._charge(holder, Amounts(busy=elapsed), sandbox)
+
+    def _live(self, account: Account) -> Live:
+        return self._accounts.setdefault(account, Live())
+
+    def _limited(self, account: Account) -> Sequence[tuple[int, Scope, Quota]]:
+        """Return the limits of an account that limit anything, each with its level and scope."""
+        if account not in self._quotas:
+            both = enumerate(zip(account.scopes(), self._limits.of(account), strict=True))
+            self._quotas[account] = [(level, scope, quota) for level, (scope, quota) in both if quota != _NO_LIMIT]
+        return self._quotas[account]
+
+    def _now(self) -> int:
+        return round(self.clock() * SECOND)
