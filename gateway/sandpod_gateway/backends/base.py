@@ -12,6 +12,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.key_source import KeySource
 from sandpod_gateway.auth.links import SecretStore
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.secrets.values import Secret, SecretSource
 
 MAX_TEMPLATES: Final = 100
 
@@ -38,6 +39,7 @@ class ClaimRequest:
     idle_timeout: int | None = None  # seconds without use to the end
     workspace: WorkspaceRequest | None = None  # other than the template's, which no warm sandbox has
     cold_start: bool | None = None  # whether one may be made while none is warm; None for what the server allows
+    secrets: tuple[Secret, ...] = ()  # for its runs, in addition to the template's
 
     def may_make(self, *, allowed: bool) -> bool:
         """Return whether a sandbox may be made for the claim: the caller's choice within what the server allows.
@@ -83,6 +85,7 @@ class SandboxRecord:
     expires: datetime | None = None
     persistent: bool = False  # the workspace outlives a suspension
     resumed: datetime | None = None  # when the last suspension ended
+    has_secrets: bool = False  # whether its claim came with some
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,6 +181,13 @@ class Backend(Protocol):
         """Return where all gateways over these sandboxes find callers' API keys; None when there is no such place.
 
         It works while the backend is started.
+        """
+
+    def secret_source(self) -> SecretSource:
+        """Return where all gateways over these sandboxes find the secrets of these.
+
+        It works while the backend is started. What a claim comes with is there before the claim's answer, outlives a
+        suspension, and is gone with the sandbox.
         """
 
     def warm(self) -> dict[str, int]:

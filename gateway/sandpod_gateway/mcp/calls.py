@@ -24,7 +24,8 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import TOOLS, Toolset, expanded
 from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.mcp.tool_results import refuse
+from sandpod_gateway.masking.current import calling
+from sandpod_gateway.mcp.tool_results import mask_result, refuse
 from sandpod_gateway.mcp.toolbox import SetTool
 from sandpod_gateway.metrics import Metrics
 
@@ -78,6 +79,10 @@ class CallMiddleware(Middleware):
 
     async def on_call_tool(self, context: Call, call_next: CallNext[CallToolRequestParams, Any]) -> Any:
         """Pass the call on; a refusal becomes a result."""
+        with calling(context.message.name) as call:
+            return mask_result(await self._call(context, call_next), call)
+
+    async def _call(self, context: Call, call_next: CallNext[CallToolRequestParams, Any]) -> Any:
         owner = current_caller().owner
         if self._calls[owner] >= self._per_owner:
             message = f"You have {self._per_owner} calls in progress, the most for one caller."

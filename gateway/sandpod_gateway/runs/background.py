@@ -35,8 +35,9 @@ from sandpod_gateway.runs.recorder import Recorder
 from sandpod_gateway.runs.request import ActiveRun, RunRequest, check_run, start_run
 from sandpod_gateway.runs.result import RunEnd, build_reading
 from sandpod_gateway.runs.service import TailReader
+from sandpod_gateway.sandboxes.endings import forgotten
 from sandpod_gateway.sandboxes.requests import ask_runner
-from sandpod_gateway.sandboxes.service import Sandboxes, forgotten
+from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_runner.protocol import messages as protocol
 
 _T = TypeVar("_T")
@@ -89,7 +90,8 @@ class BackgroundRuns:
         """
         check_run(request, self._limits)
         record = await self._sandboxes.resolve(owner, sandbox)
-        active = ActiveRun(record=record, request=request, recorder=Recorder(0))
+        secrets = await self._sandboxes.secrets.of(record)
+        active = ActiveRun(record=record, request=request, recorder=Recorder(0), secrets=secrets)
         await self._sandboxes.keep_busy(record.name, self._limits.timeout(request.timeout))
 
         async def begin(connection: RunnerConnection) -> str:
@@ -126,7 +128,8 @@ class BackgroundRuns:
         deadline = asyncio.get_running_loop().time() + wait
 
         async def look(record: SandboxRecord, connection: RunnerConnection) -> Answer[RunOutput]:
-            tail = TailReader(connection, run, cursor, Recorder(cap, strip_ansi=strip_ansi))
+            masker = (await self._sandboxes.secrets.of(record)).masker
+            tail = TailReader(connection, run, cursor, Recorder(cap, strip_ansi=strip_ansi, masker=masker))
             await tail.read(limit, deadline, to_end=to_end)
             output = RunOutput(
                 run_id=name, sandbox=sandbox, state=tail.state, cursor=tail.cursor, dropped_bytes=tail.dropped
@@ -135,7 +138,7 @@ class BackgroundRuns:
                 return build_reading(output, tail.recorder, None, most)
             whole = tail.recorder
             if cursor:
-                whole = Recorder(self._limits.output_cap, strip_ansi=strip_ansi)
+                whole = Recorder(self._limits.output_cap, strip_ansi=strip_ansi, masker=masker)
                 await TailReader(connection, run, 0, whole).read(protocol.FILE_PART, 0, to_end=True)
             await _get_displays(connection, run, whole, tail.ended)
             hint = await find_hint(self._sandboxes, record, whole, tail.ended)

@@ -15,8 +15,6 @@ from typing import Final
 
 import anyio
 
-from sandpod_api.base import rfc3339
-from sandpod_api.conditions import Reason
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.backends.base import Backend, ClaimRequest, SandboxRecord, TemplateInfo
@@ -24,6 +22,8 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner.connection import RunnerConnection, open_connection
 from sandpod_gateway.runner.demux import ConnectionLostError
+from sandpod_gateway.sandboxes.endings import forgotten, gone, unusable
+from sandpod_gateway.sandboxes.secrets import Secrets
 
 DEFAULT_SESSION: Final = "default"
 IDLE_CONNECTION: Final = 300.0  # seconds after which an unused stream is closed: each costs the API server too
@@ -31,10 +31,6 @@ SWEEP_SECONDS: Final = IDLE_CONNECTION / 10  # between two looks for such stream
 MAX_REPORTED: Final = 256  # lost contexts that are remembered of one sandbox: their names are the caller's
 TOUCH_EVERY: Final = 10.0  # seconds; the backend bounds its writes
 _USABLE: Final = frozenset({"Ready", "Suspended"})  # takes calls now, or once it is resumed
-_ENDED: Final[dict[str, str]] = {
-    Reason.TTL_EXPIRED: "The sandbox has expired: its lifetime (ttl) was over.",
-    Reason.IDLE_TIMEOUT: "The sandbox has expired: it was not used for its idle timeout.",
-}
 
 
 @dataclass(slots=True)
@@ -56,6 +52,7 @@ class Sandboxes:
     def __init__(self, backend: Backend, metrics: Metrics) -> None:
         self._backend = backend
         self._metrics = metrics
+        self.secrets = Secrets(backend.secret_source())
         self._slots: defaultdict[str, _Slot] = defaultdict(_Slot)
 
     async def resolve(self, owner: str, handle: str | None, *, make: bool = True) -> SandboxRecord:
@@ -64,9 +61,12 @@ class Sandboxes:
         With `make` a default sandbox is created when there is none; calls that only read must not. Raises
         session_not_found (it does not exist, has ended or is someone else's), sandbox_lost, or the backend's refusal.
         """
-        if handle in {None, "", DEFAULT_SESSION}:
-            return await self._default(owner, make=make)
-        return await self._awake(await self.find(owner, handle))
+        if not handle or handle == DEFAULT_SESSION:
+            record = await self._default(owner, make=make)
+        else:
+            record = await self._awake(await self.find(owner, handle))
+        await self.secrets.of(record)
+        return record
 
     async def _awake(self, record: SandboxRecord) -> SandboxRecord:
         """Return the sandbox once it takes calls."""
@@ -74,7 +74,7 @@ class Sandboxes:
             await self._disconnect(record.name)  # an earlier stream leads to a pod that is gone
             record = await self._backend.wake(record.name) or record
         if record.status != "Ready":
-            raise _unusable(record)
+            raise unusable(record)
         return record
 
     async def _named(self, owner: str, session: str) -> SandboxRecord | None:
@@ -89,10 +89,10 @@ class Sandboxes:
         if not make:
             message = "You have no default sandbox now, so there are no files in it."
             step = "Run a program or write a file to start one, or name a sandbox from list_sandboxes."
-            raise SandpodError(ErrorCode.SESSION_NOT_FOUND, message, cause=_gone(record), next_step=step)
+            raise SandpodError(ErrorCode.SESSION_NOT_FOUND, message, cause=gone(record), next_step=step)
         made = await self.create(ClaimRequest(owner=owner, session=DEFAULT_SESSION))
-        if gone := _gone(record):
-            self._slots[made.name].replaces = gone
+        if why := gone(record):
+            self._slots[made.name].replaces = why
         return made
 
     async def create(self, request: ClaimRequest) -> SandboxRecord:
@@ -112,6 +112,7 @@ class Sandboxes:
             message = f"Your sandbox of that name has template {record.template}, which your key may not use."
             step = "Call create_sandbox with another name, and use its handle."
             raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
+        await self.secrets.confirm(record, request.secrets)
         self._metrics.claims.labels("ok").inc()
         self._metrics.claim_seconds.observe(time.perf_counter() - start)
         return record
@@ -238,7 +239,8 @@ class Sandboxes:
             await self._backend.touch(record.name)
 
     async def sweep(self) -> None:
-        """Close unused connections and those of sandboxes that are gone."""
+        """Close unused connections and those of sandboxes that are gone; read templates' secrets again."""
+        await self.secrets.reread()
         oldest = time.monotonic() - IDLE_CONNECTION
         for name, slot in list(self._slots.items()):
             if slot.users or slot.lock.locked():
@@ -264,34 +266,3 @@ class Sandboxes:
         """Close all connections."""
         for name in list(self._slots):
             await self._disconnect(name)
-
-
-def _unusable(record: SandboxRecord) -> SandpodError:
-    """Return the refusal for a sandbox that is not Ready."""
-    cause, another = record.message or record.reason, "Call create_sandbox for a new one."
-    if record.status == "Expired":
-        message = _ENDED.get(record.reason or "", "The sandbox has expired.")
-        return SandpodError(ErrorCode.SESSION_NOT_FOUND, message, next_step=another)
-    if record.status == "Failed":
-        message = "The sandbox is lost, with the files in it."
-        return SandpodError(ErrorCode.SANDBOX_LOST, message, cause=cause, next_step=another)
-    message = f"The sandbox is not ready: it is {record.status.lower()}."
-    return SandpodError(ErrorCode.SESSION_BUSY, message, cause=cause, next_step="Try again in a moment.")
-
-
-def _gone(record: SandboxRecord | None) -> str | None:
-    """Return in a sentence what became of a default sandbox that has ended; None where none has."""
-    if record is None or record.status not in {"Expired", "Failed"}:
-        return None
-    why = _ENDED.get(record.reason or "") or record.message or "it ended."
-    return f"Your previous default sandbox is gone, with its files: {why.removeprefix('The sandbox ')}"
-
-
-def forgotten(record: SandboxRecord | None) -> str | None:
-    """Return in a sentence what the sandbox lost when it was resumed; None where it never was suspended."""
-    if record is None or record.resumed is None:
-        return None
-    return (
-        f"The sandbox was suspended and resumed at {rfc3339(record.resumed)}: its workspace's files are kept, but "
-        "runs, processes and the variables of contexts from before are gone."
-    )

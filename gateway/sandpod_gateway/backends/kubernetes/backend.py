@@ -24,6 +24,7 @@ from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
 from sandpod_gateway.backends.kubernetes.claims.readiness import Background
 from sandpod_gateway.backends.kubernetes.cluster import Cluster, start_error, translated
+from sandpod_gateway.backends.kubernetes.sandbox_secrets import SandboxSecrets
 from sandpod_gateway.backends.kubernetes.secrets import KeySecret, LinkSecret
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.streams.exec_stream import ExecStream, open_exec
@@ -116,6 +117,10 @@ class KubernetesBackend:
         """Return the Secret of the settings; None when they name none."""
         secret = self._settings.keys_secret
         return None if secret is None else KeySecret(lambda: self._open.cluster, secret, self._settings.watch_silence)
+
+    def secret_source(self) -> SandboxSecrets:
+        """Return the Secrets of the sandboxes' namespace."""
+        return SandboxSecrets(lambda: self._open.cluster, self._store.get, enabled=self._settings.secrets)
 
     def warm(self) -> dict[str, int]:
         """Return how many Ready sandboxes wait for a claim, by template."""

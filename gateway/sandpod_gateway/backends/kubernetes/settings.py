@@ -29,6 +29,9 @@ class KubernetesSettings(StrictModel):
     keys_secret: SecretReference | None = None
     """Secret (namespace/name) with callers' API keys, in its entry keys.yaml. It is watched: a change takes effect at
     once, at all gateways. Use this or auth.keys_file."""
+    secrets: bool = True
+    """Whether sessions and templates may have secrets. Their values are Secrets in the sandboxes' namespace, which the
+    gateway needs the right to create and to read by name."""
     default_template: Name = "default"
     """SandboxTemplate of callers that name none; the chart's own template has this name."""
     cold_start: bool = True
