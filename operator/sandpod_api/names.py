@@ -33,6 +33,8 @@ ANNOTATION_LAST_ACTIVITY: Final = "sandpod.dev/last-activity"
 ANNOTATION_CLAIM_ID: Final = "sandpod.dev/claim-id"
 # Until when (RFC 3339) a background run may go on in it: until then it is not idle, whether or not a gateway is there.
 ANNOTATION_BUSY_UNTIL: Final = "sandpod.dev/busy-until"
+# "true" on a Sandbox whose claim came with secrets: their values are in the Secret of `session_secret_name`.
+ANNOTATION_SECRETS: Final = "sandpod.dev/session-secrets"
 # The hash of the template's spec that a warm Sandbox was made from: others are replaced.
 ANNOTATION_TEMPLATE_HASH: Final = "sandpod.dev/template-hash"
 # "true" on a RuntimeClass: its pods can have a user namespace of their own.
@@ -119,6 +121,11 @@ def volume_claim_name(sandbox: str, uid: str) -> str:
     The uid is in it, so that a Sandbox never takes over the claim of an earlier one of its name, nor anybody else's.
     """
     return child_name(sandbox, f"workspace-{uid[:8]}")
+
+
+def session_secret_name(sandbox: str, uid: str) -> str:
+    """Return the name of the Secret with what was given with a sandbox; as above, no other Sandbox ever has it."""
+    return child_name(sandbox, f"secrets-{uid[:8]}")
 
 
 def network_policy_name(template: str, profile: str) -> str:

@@ -3,6 +3,7 @@
 Hardening is not an option: every pod has it, whatever a template says.
 """
 
+import re
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
@@ -126,6 +127,52 @@ class TemplateLanguage(ApiModel):
         return self
 
 
+SecretObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$", max_length=253)]
+SECRET_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+MAX_SECRETS: Final = 32  # of one sandbox
+_RESERVED: Final = ("PATH", "HOME", "IFS", "ENV", "BASH_ENV", "NODE_OPTIONS")
+_RESERVED_BEGINNINGS: Final = ("LD_", "SANDPOD_", "PYTHON")
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether a secret can't have the name: the runner, or the start of every program, depends on it."""
+    return name in _RESERVED or name.startswith(_RESERVED_BEGINNINGS)
+
+
+class SecretKeyRef(ApiModel):
+    """A key of a Secret in the same namespace."""
+
+    name: SecretObjectName = Field(description="Name of the Secret.")
+    key: str = Field(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253, description="Its key.")
+
+
+class TemplateSecret(ApiModel):
+    """An environment variable for programs whose value is in a Secret and is masked in what callers get.
+
+    The gateway gives it to each run in scope. Neither a pod nor a Sandbox has it in its resource.
+    """
+
+    model_config = rules(
+        f"!(self.name in {list(_RESERVED)}) && !{list(_RESERVED_BEGINNINGS)}.exists(b, self.name.startsWith(b))",
+        "the name is reserved: give the secret another one",
+    )
+
+    name: str = Field(pattern=f"^{SECRET_NAME.pattern}$", max_length=128, description="Name of the variable.")
+    secret_key_ref: SecretKeyRef = Field(description="Where its value is.")
+    tools: list[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$", max_length=64)]] = Field(
+        default_factory=list, max_length=16, description="Tools whose runs get it; empty means all."
+    )
+    languages: list[Annotated[str, Field(pattern=LANGUAGE_NAME, max_length=32)]] = Field(
+        default_factory=list, max_length=16, description="Languages of runs that get it; empty means all."
+    )
+
+    @model_validator(mode="after")
+    def _ruled(self) -> Self:
+        if is_reserved(self.name):
+            raise ValueError("the name is reserved: give the secret another one")
+        return self
+
+
 ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$", max_length=128)]
 
 
@@ -204,6 +251,13 @@ class SandboxTemplateSpec(ApiModel):
     limits: Limits = Field(Limits(), description="Bounds of single runs.")
     preimport: list[ModuleName] = Field(
         default_factory=list, max_length=32, description="Python modules imported before the first run."
+    )
+    secrets: list[TemplateSecret] = Field(
+        default_factory=list,
+        max_length=MAX_SECRETS,
+        description="Variables for programs whose values are in Secrets. They reach runs through the gateway, and no "
+        "pod: a change holds for new runs within a minute, in sandboxes that exist too.",
+        json_schema_extra=list_map("name"),
     )
 
 

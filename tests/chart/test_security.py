@@ -8,7 +8,7 @@ import yaml
 
 from sandpod_api import names
 from sandpod_api.types import NetworkProfile
-from sandpod_gateway.backends.kubernetes.cluster import RIGHTS
+from sandpod_gateway.backends.kubernetes.cluster import RIGHTS, SECRET_RIGHTS
 from sandpod_operator.manifests.pod import build_pod
 from support.chart.render import CHART, KUBERNETES, Manifest, helm, only, pod_specs, render, template
 from support.operator.world import a_sandbox, a_template, settings
@@ -95,6 +95,9 @@ def test_no_role_has_a_wildcard_or_touches_secrets_but_that_of_links_and_keys() 
         if role["metadata"]["name"] in {SECRETS, USAGE}:
             continue
         for rule in role["rules"]:
+            if role["metadata"]["namespace"] == SANDBOXES and rule["resources"] == ["secrets"]:
+                assert rule["verbs"] == ["get", "create"]
+                continue
             said = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
             assert not {"*", "secrets", "configmaps", "serviceaccounts", "escalate", "bind", "impersonate"} & said
 
@@ -148,7 +151,15 @@ def test_two_renders_are_the_same() -> None:
 def test_role_of_the_gateway_is_what_it_asks_for_at_its_start_and_no_more() -> None:
     role = only(render(), "Role", "sandpod-gateway")
     granted = {(verb, resource) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
-    assert granted == {(verb, f"{resource}/{sub}" if sub else resource) for verb, resource, sub in RIGHTS}
+    wanted = (*RIGHTS, *SECRET_RIGHTS)
+    assert granted == {(verb, f"{resource}/{sub}" if sub else resource) for verb, resource, sub in wanted}
+
+
+def test_without_secrets_for_sandboxes_the_gateway_has_no_right_to_any_among_them() -> None:
+    manifests = render("gateway.config.kubernetes.secrets=false")
+    role = only(manifests, "Role", "sandpod-gateway")
+    assert not [rule for rule in role["rules"] if "secrets" in rule["resources"]]
+    assert not [m for m in manifests if m["metadata"]["name"].endswith("-secrets") and "Admission" in m["kind"]]
 
 
 def test_only_the_gateway_may_exec_and_only_among_sandboxes() -> None:
@@ -338,5 +349,5 @@ def test_cluster_scoped_objects_of_two_releases_have_different_names() -> None:
     found = [
         names_of(release, namespace) for release, namespace in (("a", "b-c"), ("a-b", "c"), ("a", "d"), ("e", "d"))
     ]
-    assert [len(each) for each in found] == [2] * 4
+    assert [len(each) for each in found] == [2] * 4  # for pods and for the gateway's Secrets
     assert len(set.union(*found)) == 8

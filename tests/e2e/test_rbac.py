@@ -22,6 +22,7 @@ GATEWAY: Final[Rights] = {
     "sandboxes.sandpod.dev": (*READ, "create", "patch", "delete"),
     "sandboxtemplates.sandpod.dev": ("get", "list"),
     "pods/exec": ("get", "create"),
+    "secrets": ("get", "create"),
 }
 OPERATOR: Final[Rights] = {
     "sandboxes.sandpod.dev": (*READ, "create", "patch", "delete"),

@@ -13,6 +13,7 @@ from sandpod_gateway.auth.key_source import KeySource
 from sandpod_gateway.auth.links import SecretStore
 from sandpod_gateway.auth.oidc.places import StatePlaces
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.secrets.values import Secret, SecretSource
 from sandpod_gateway.usage.stores import DocumentStore
 
 MAX_TEMPLATES: Final = 100
@@ -40,6 +41,7 @@ class ClaimRequest:
     idle_timeout: int | None = None  # seconds without use to the end
     workspace: WorkspaceRequest | None = None  # other than the template's, which no warm sandbox has
     cold_start: bool | None = None  # whether one may be made while none is warm; None for what the server allows
+    secrets: tuple[Secret, ...] = ()  # for its runs, in addition to the template's
 
     def may_make(self, *, allowed: bool) -> bool:
         """Return whether a sandbox may be made for the claim: the caller's choice within what the server allows.
@@ -85,6 +87,7 @@ class SandboxRecord:
     expires: datetime | None = None
     persistent: bool = False  # the workspace outlives a suspension
     resumed: datetime | None = None  # when the last suspension ended
+    has_secrets: bool = False  # whether its claim came with some
     fresh: bool = field(default=False, compare=False)  # of a claim's answer: whether it was claimed by that very call
 
 
@@ -194,6 +197,13 @@ class Backend(Protocol):
         """Return where all gateways over these sandboxes keep what was used; None when there is no such place.
 
         It works while the backend is started.
+        """
+
+    def secret_source(self) -> SecretSource:
+        """Return where all gateways over these sandboxes find the secrets of these.
+
+        It works while the backend is started. What a claim comes with is there before the claim's answer, outlives a
+        suspension, and is gone with the sandbox.
         """
 
     def warm(self) -> dict[tuple[str, str], int]:

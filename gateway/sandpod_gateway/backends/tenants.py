@@ -18,6 +18,7 @@ from sandpod_gateway.auth.links import SecretStore
 from sandpod_gateway.auth.oidc.places import StatePlaces
 from sandpod_gateway.backends.base import Backend, ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.secrets.values import Secret, SecretSource
 from sandpod_gateway.usage.stores import DocumentStore
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,34 @@ class _Part(NamedTuple):
     def outer(self, record: SandboxRecord) -> SandboxRecord:
         """Return a record as it is known above."""
         return replace(record, name=f"{self.tenant}{SEPARATOR}{record.name}") if self.tenant else record
+
+
+def qualified(owner: str, name: str) -> str:
+    """Return a name in the namespace of an owner's tenant as it is known above: one of a tenant alone."""
+    tenant = tenant_of(owner)
+    return f"{tenant}{SEPARATOR}{name}" if tenant else name
+
+
+class _Secrets:
+    """The secrets of all tenants; implements `secrets.values.SecretSource`."""
+
+    def __init__(self, sources: Mapping[str, SecretSource]) -> None:
+        self._sources = sources  # by tenant
+
+    async def of_session(self, sandbox: str) -> tuple[Secret, ...]:
+        """Return what was given with a sandbox."""
+        source, name = self._at(sandbox)
+        return await source.of_session(name)
+
+    async def of_template(self, template: str) -> tuple[Secret, ...] | None:
+        """Return a template's secrets."""
+        source, name = self._at(template)
+        return await source.of_template(name)
+
+    def _at(self, name: str) -> tuple[SecretSource, str]:
+        tenant, _, inner = name.partition(SEPARATOR)
+        source = self._sources.get(tenant)
+        return (self._sources[""], name) if source is None else (source, inner)
 
 
 class TenantBackend:
@@ -129,10 +158,13 @@ class TenantBackend:
         """Return where all tenants' usage is kept; see `base.Backend.usage_store`."""
         return self._default.backend.usage_store()
 
+    def secret_source(self) -> SecretSource:
+        """Return what finds the secrets of all tenants' sandboxes and templates, by their names as above."""
+        return _Secrets({name: part.backend.secret_source() for name, part in self._all().items()})
+
     def warm(self) -> dict[tuple[str, str], int]:
         """Return how many sandboxes wait for a claim, by tenant and template."""
-        parts = (self._default, *self._parts.values())
-        return {(part.tenant, key[1]): n for part in parts for key, n in part.backend.warm().items()}
+        return {(part.tenant, key[1]): n for part in self._all().values() for key, n in part.backend.warm().items()}
 
     async def wake(self, name: str) -> SandboxRecord | None:
         """Return the sandbox once it is Ready; see `base.Backend.wake`."""
@@ -159,6 +191,9 @@ class TenantBackend:
         """Open a stream to the sandbox's runner; see `base.Backend.open_stream`."""
         part, inner = self._at(name)
         return await part.backend.open_stream(inner)
+
+    def _all(self) -> dict[str, _Part]:
+        return {"": self._default, **self._parts}
 
     def _of(self, owner: str) -> _Part:
         """Return the part of an owner's tenant. Raises forbidden or backend_unavailable."""

@@ -4,12 +4,13 @@ Paths are checked by the runner, inside the sandbox, after they are opened; only
 bounded before it is sent and after it is received: the runner is untrusted.
 """
 
+import asyncio
 import hashlib
 import mimetypes
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -72,6 +73,15 @@ class Version(Message):
     mtime: Annotated[float, Field(allow_inf_nan=False)] = 0
 
 
+class Part(NamedTuple):
+    """A part of a file."""
+
+    sandbox: str
+    size: int  # bytes of the whole file
+    taken: int  # bytes that the part stands for
+    data: bytes  # what it shows of them
+
+
 def _time(seconds: float) -> str | None:
     """Return a file's time; None for one that RFC 3339 can't express: programs set any."""
     try:
@@ -108,14 +118,14 @@ class Files:
         Raises invalid_path, not_found, invalid_content (not text, and text was asked for).
         """
         offset, limit = span[0], min(span[1] or self.default_read, MAX_READ)
-        name, size, data = await self.part(owner, path, sandbox=sandbox, offset=offset, limit=limit)
+        name, size, taken, data = await self.part(owner, path, sandbox=sandbox, offset=offset, limit=limit)
         used, text = as_text(data, encoding)
         if used == "base64" and encoding is None and span[1] is None and len(data) > SMALL_BINARY:
             message = f"The file is not text: {mime_type(path)}, {size} bytes."
             step = "Call read_artifact to look at an image, or read_file with encoding=base64 for the bytes."
             raise SandpodError(ErrorCode.INVALID_CONTENT, message, next_step=step)
-        common = {"sandbox": name, "path": shown_path(path), "size": size, "truncated": offset + len(data) < size}
-        return results.FileContent(**common, encoding=used, content=text, offset=offset, bytes=len(data))
+        common = {"sandbox": name, "path": shown_path(path), "size": size, "truncated": offset + taken < size}
+        return results.FileContent(**common, encoding=used, content=text, offset=offset, bytes=taken)
 
     async def ask(
         self, owner: str, sandbox: str | None, fields: dict[str, Any], *, kind: str = "file", make: bool = False
@@ -130,18 +140,25 @@ class Files:
         ask = ask_runner(self.sandboxes, record, lambda connection: connection.ask(kind, fields), again=again)
         return record.name, await ask
 
-    async def part(
-        self, owner: str, path: str, *, sandbox: str | None, limit: int, offset: int = 0
-    ) -> tuple[str, int, bytes]:
-        """Return the sandbox's name, a file's size, and a part of its bytes. Raises invalid_path, not_found."""
+    async def part(self, owner: str, path: str, *, sandbox: str | None, limit: int, offset: int = 0) -> Part:
+        """Return a part of a file, masked. Raises invalid_path, not_found."""
         check_path(path)
         account, meter = account_of(current_caller()), self.sandboxes.meter
         meter.check_bytes(account)
         record = await self.sandboxes.resolve(owner, sandbox, make=False)
-        version, data = await self.read_part(record, path, offset, limit)
-        self.metrics.file_bytes.labels("out").inc(len(data))
-        meter.moved(account, record.name, out=len(data))
-        return record.name, version.size, data
+        masker = (await self.sandboxes.secrets.of(record)).masker
+        if masker is None:
+            version, data = await self.read_part(record, path, offset, limit)
+            taken = len(data)
+        else:  # with as much on both sides as a value may have there
+            before = min(offset, masker.longest)
+            most = min(before + limit + masker.longest, max(limit, protocol.FILE_PART))
+            version, around = await self.read_part(record, path, offset - before, most)
+            taken = max(0, min(limit, len(around) - before))
+            data = await asyncio.to_thread(masker.part, around, before, before + taken)
+        self.metrics.file_bytes.labels("out").inc(taken)
+        meter.moved(account, record.name, out=taken)
+        return Part(record.name, version.size, taken, data)
 
     async def read_part(self, record: SandboxRecord, path: str, offset: int, limit: int) -> tuple[Version, bytes]:
         """Return a file as it is now, and at most `limit` bytes of it. Raises invalid_path, not_found, sandbox_lost."""
@@ -151,7 +168,7 @@ class Files:
 
     async def whole(self, owner: str, path: str, *, sandbox: str, limit: int) -> bytes:
         """Return all bytes of a file of at most `limit`. Raises invalid_path, not_found, artifact_too_large."""
-        _, size, data = await self.part(owner, path, sandbox=sandbox, limit=limit)
+        _, size, _, data = await self.part(owner, path, sandbox=sandbox, limit=limit)
         if size > limit:
             step = "Read it in parts with read_file, or make a link to it with create_link."
             raise SandpodError(ErrorCode.ARTIFACT_TOO_LARGE, f"The file is over {limit} bytes.", next_step=step)
@@ -239,7 +256,7 @@ class Files:
         """
         kind = mime_type(path)
         limit = MAX_PICTURES if kind in PICTURES else MAX_READ
-        name, size, data = await self.part(owner, path, sandbox=sandbox, limit=limit)
+        name, size, taken, data = await self.part(owner, path, sandbox=sandbox, limit=limit)
         if size > MAX_ARTIFACT or (kind in PICTURES and size > limit):
             message = f"The file has {size} bytes, too many to be read here."
             step = "Make a link to it with create_link, or read parts of it with read_file."
@@ -248,7 +265,7 @@ class Files:
         if kind in PICTURES:
             return Answer(results.ArtifactContent(**common, encoding="image"), [Picture(kind, data)])
         encoding, content = as_text(data, None)
-        return Answer(results.ArtifactContent(**common, encoding=encoding, content=content, truncated=len(data) < size))
+        return Answer(results.ArtifactContent(**common, encoding=encoding, content=content, truncated=taken < size))
 
 
 async def _parts(data: bytes) -> AsyncIterator[bytes]:

@@ -12,6 +12,8 @@ from sandpod_api.types import MAX_LIFETIME
 from sandpod_gateway.api.strict_model import StrictModel
 from sandpod_gateway.runs.request import OTHER_NAMES
 
+RUN_TOOLS: Final = ("run_python_code", "run_js_code", "run_shell_command", "start_run")
+"""The tools that run something, by which a secret can be limited."""
 DEFAULT: Final = "default"  # what clients that fill in every argument call that sandbox; no other has this name
 
 

@@ -24,7 +24,8 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import TOOLS, Toolset, expanded
 from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.mcp.tool_results import count_refusal, refuse
+from sandpod_gateway.masking.current import calling
+from sandpod_gateway.mcp.tool_results import count_refusal, mask_result, refuse
 from sandpod_gateway.mcp.toolbox import SetTool
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.usage.amounts import account_of
@@ -81,6 +82,10 @@ class CallMiddleware(Middleware):
 
     async def on_call_tool(self, context: Call, call_next: CallNext[CallToolRequestParams, Any]) -> Any:
         """Pass the call on; a refusal becomes a result."""
+        with calling(context.message.name) as call:
+            return mask_result(await self._call(context, call_next), call)
+
+    async def _call(self, context: Call, call_next: CallNext[CallToolRequestParams, Any]) -> Any:
         caller = current_caller()
         owner = caller.owner
         if self._calls[owner] >= self._per_owner:

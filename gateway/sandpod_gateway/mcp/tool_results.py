@@ -20,6 +20,7 @@ from sandpod_gateway.api.run_results import Outcome, Rich, RunOutput, RunResult
 from sandpod_gateway.audit.act import note
 from sandpod_gateway.content import Answer, Picture
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.masking.current import Call
 from sandpod_gateway.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,18 @@ def refuse(metrics: Metrics, error: SandpodError) -> ToolResult:
     """Count a refused call and return its result."""
     count_refusal(metrics, error)
     return tool_result(Answer(error.problem()), is_error=True)
+
+
+def mask_result(result: ToolResult, call: Call) -> ToolResult:
+    """Return a result with the values of secrets masked in all its texts: those of the sandboxes that it is about."""
+    if not call.maskers:
+        return result
+    shown = {"text", "uri", "name"}
+    content = [
+        block.model_copy(update=call.masked(block.model_dump(mode="json", include=shown))) for block in result.content
+    ]
+    update = {"content": content, "structured_content": call.masked(result.structured_content)}
+    return result.model_copy(update=update)
 
 
 def answering(

@@ -94,7 +94,8 @@ class BackgroundRuns:
         account, meter = account_of(current_caller()), self._sandboxes.meter
         meter.check_run(account)
         record = await self._sandboxes.resolve(owner, sandbox)
-        active = ActiveRun(record=record, request=request, recorder=Recorder(0))
+        secrets = await self._sandboxes.secrets.of(record)
+        active = ActiveRun(record=record, request=request, recorder=Recorder(0), secrets=secrets)
         await self._sandboxes.keep_busy(record.name, self._limits.timeout(request.timeout))
 
         async def begin(connection: RunnerConnection) -> str:
@@ -135,7 +136,8 @@ class BackgroundRuns:
         deadline = asyncio.get_running_loop().time() + wait
 
         async def look(record: SandboxRecord, connection: RunnerConnection) -> Answer[RunOutput]:
-            tail = TailReader(connection, run, cursor, Recorder(cap, strip_ansi=strip_ansi))
+            masker = (await self._sandboxes.secrets.of(record)).masker
+            tail = TailReader(connection, run, cursor, Recorder(cap, strip_ansi=strip_ansi, masker=masker))
             await tail.read(limit, deadline, to_end=to_end)
             output = RunOutput(
                 run_id=name, sandbox=sandbox, state=tail.state, cursor=tail.cursor, dropped_bytes=tail.dropped
@@ -145,7 +147,7 @@ class BackgroundRuns:
             self._sandboxes.meter.background_ended(name, *used_by(tail.ended))
             whole = tail.recorder
             if cursor:
-                whole = Recorder(self._limits.output_cap, strip_ansi=strip_ansi)
+                whole = Recorder(self._limits.output_cap, strip_ansi=strip_ansi, masker=masker)
                 await TailReader(connection, run, 0, whole).read(protocol.FILE_PART, 0, to_end=True)
             await _get_displays(connection, run, whole, tail.ended)
             hint = await find_hint(self._sandboxes, record, whole, tail.ended)

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from sandpod_gateway.api.run_results import Rich
 from sandpod_gateway.content import MAX_PICTURES, PICTURES, Picture, json_size
+from sandpod_gateway.masking.masker import Masker, StreamMasker
 from sandpod_gateway.runs.progress import OutputStream
 from sandpod_runner.protocol import messages as protocol
 
@@ -37,15 +38,16 @@ class Captured(NamedTuple):
 
 
 class Stream:
-    """One stream of output: its head and tail, half of `cap` bytes each, with or without control sequences."""
+    """One stream of output: its head and tail, half of `cap` bytes each, with or without control sequences, masked."""
 
-    def __init__(self, cap: int, *, strip_ansi: bool = False) -> None:
+    def __init__(self, cap: int, *, strip_ansi: bool = False, masker: Masker | None = None) -> None:
         self._head_cap = cap // 2
         self._tail_cap = cap - self._head_cap
         self._head = bytearray()
         self._tail = bytearray()
         self._total = 0
         self.strip_ansi = strip_ansi
+        self._masker = StreamMasker(masker) if masker is not None else None
         self._held = b""  # the beginning of a control sequence that is not whole yet
         self._gap = False  # whether some of it was lost
         self.received = 0  # the offset up to which it has come, according to the sandbox
@@ -66,11 +68,18 @@ class Stream:
             data = self._held + data
             end = len(data) - unfinished_sequence(data)
             data, self._held = strip(data[:end]), data[end:]
-        return self._keep(data)
+        return self._keep(self._masker.feed(data) if self._masker is not None else data)
+
+    def look_back(self, data: bytes) -> None:
+        """Take what came before the part that is read: a value may have begun there."""
+        if self._masker is not None:
+            self._masker.skip(strip(data) if self.strip_ansi else data)
 
     def finish(self) -> bytes:
-        """Keep what was held back as the beginning of a control sequence that never came, and return it."""
+        """Keep what was held back as the beginning of a sequence or value that never came, and return it."""
         held, self._held = self._held, b""
+        if self._masker is not None:
+            held = self._masker.feed(held) + self._masker.finish()
         return self._keep(held)
 
     def _keep(self, data: bytes) -> bytes:
@@ -110,11 +119,22 @@ class Stream:
 
 
 class Recorder:
-    """Keeps `cap` bytes of each stream and as much of what a run showed as an answer takes; feeds `progress`."""
+    """Keeps `cap` bytes of each stream and as much of what a run showed as an answer takes; feeds `progress`.
 
-    def __init__(self, cap: int, *, strip_ansi: bool = False, progress: OutputStream | None = None) -> None:
+    All of it, but pictures, is masked.
+    """
+
+    def __init__(
+        self,
+        cap: int,
+        *,
+        strip_ansi: bool = False,
+        progress: OutputStream | None = None,
+        masker: Masker | None = None,
+    ) -> None:
         self.strip_ansi = strip_ansi
-        self.streams = {name: Stream(cap, strip_ansi=strip_ansi) for name in ("stdout", "stderr")}
+        self.masker = masker
+        self.streams = {name: Stream(cap, strip_ansi=strip_ansi, masker=masker) for name in ("stdout", "stderr")}
         self.pictures: list[Picture] = []
         self.displays: list[Rich] = []
         self.value: dict[str, str] = {}  # the forms of a cell's last value
@@ -130,6 +150,10 @@ class Recorder:
     def output(self, stream: str, offset: int, data: bytes) -> None:
         """Take a piece of output. After a lost connection it may overlap what came before, or leave a gap."""
         self._pass_on(stream, self.streams[stream].take(offset, data))
+
+    def look_back(self, stream: str, data: bytes) -> None:
+        """Take a piece of what came before the part that is read."""
+        self.streams[stream].look_back(data)
 
     def finish(self) -> None:
         """Pass on what was held back: no more output comes."""
@@ -156,7 +180,7 @@ class Recorder:
         if fits and mime in PICTURES:
             fits = sum(len(picture.data) for picture in self.pictures) + len(data) <= MAX_PICTURES
         elif fits:
-            text, size = _fitting(mime, data, MAX_SHOWN - self._shown)
+            text, size = _fitting(mime, self._masked(data), MAX_SHOWN - self._shown)
             fits = text is not None
         if not fits:
             self.dropped += 1
@@ -171,7 +195,7 @@ class Recorder:
         if mime in PICTURES:
             self.display(mime, 1 + max((rich.index for rich in self.displays), default=-1), data)
             return
-        text, size = None, 0
+        text, size, data = None, 0, self._masked(data)
         if mime not in self.value:
             text, size = _fitting(mime, _cut(data) if mime == "text/plain" else data, MAX_VALUE - self._valued)
         if text is None:
@@ -179,6 +203,9 @@ class Recorder:
             return
         self._valued += size
         self.value[mime] = text
+
+    def _masked(self, data: bytes) -> bytes:
+        return self.masker.mask(data) if self.masker is not None else data
 
 
 def _fitting(mime: str, data: bytes, room: int) -> tuple[str | None, int]:

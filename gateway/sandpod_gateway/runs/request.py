@@ -17,10 +17,12 @@ from sandpod_gateway.limits import (
     check_text,
     text_size,
 )
+from sandpod_gateway.masking.current import current_call
 from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.demux import RunHandle
 from sandpod_gateway.runner.run_ids import new_run
 from sandpod_gateway.runs.recorder import Recorder
+from sandpod_gateway.sandboxes.secrets import NONE, SecretSet
 from sandpod_runner.protocol import messages as protocol
 
 OTHER_NAMES: Final = {
@@ -61,6 +63,7 @@ class ActiveRun:
     record: SandboxRecord
     request: RunRequest
     recorder: Recorder
+    secrets: SecretSet = NONE
     run: str = field(default_factory=new_run)  # its name, as the runner knows it
     cursor: int | None = None  # where reading goes on, of a run that an earlier call with the same key has started
     begun: float = field(default_factory=time.perf_counter)
@@ -138,19 +141,22 @@ async def start_run(
 ) -> RunHandle:
     """Start a program, `detached` from whoever waits for it; one that another connection has started is not again.
 
-    Raises unsupported_language, or ConnectionLostError: the stream has ended.
+    It gets the secrets that are for it; where the call names a variable itself, that one counts.
+    Raises unsupported_language, not_found (the value of a secret), or ConnectionLostError: the stream has ended.
     """
     request = active.request
+    language = _language_in(connection, request)
     header: dict[str, Any] = {
         "run": active.run,
-        "language": _language_in(connection, request),
+        "language": language,
+        "env": active.secrets.env(current_call().tool, language) | request.env,
         "stdin": request.stdin is not None,
         "timeout": limits.timeout(request.timeout),
         "output_limit": limits.output_bytes,
         "detached": detached,
         "acks": not detached,
     }
-    for name in ("args", "env", "cwd", "context", "key"):
+    for name in ("args", "cwd", "context", "key"):
         if (value := getattr(request, name)) is not None:
             header[name] = value
     handle = await connection.start_run(header, request.code.encode(), active.recorder)

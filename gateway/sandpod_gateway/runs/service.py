@@ -50,6 +50,9 @@ FRESH_MARGIN: Final = 120  # seconds that a sandbox for one run may outlive it w
 WAIT_ONCE: Final = 30.0  # seconds that the runner waits for more output in one request
 PAUSE: Final = 0.2  # seconds until it is asked again where it did not have as much as was asked for
 MAX_PIECES: Final = 100_000
+LOOK_BACK: Final = 64 * 1024
+"""Bytes of output before a cursor that are read too where values have to be masked: those of the other stream may lie
+between two pieces of one value."""
 AT_ONCE: Final = 64  # requests without a pause: a runner keeps 17 MiB of a run's output
 
 
@@ -109,8 +112,11 @@ class Runs:
             await self._installer.require(record, request.packages, request.language)
         lost = self._sandboxes.lost_hint(record, request.context)
         progress = OutputStream(send) if send is not None else None
-        recorder = Recorder(self._limits.output_cap, strip_ansi=request.strip_ansi, progress=progress)
-        active = ActiveRun(record=record, request=request, recorder=recorder)
+        secrets = await self._sandboxes.secrets.of(record)
+        recorder = Recorder(
+            self._limits.output_cap, strip_ansi=request.strip_ansi, progress=progress, masker=secrets.masker
+        )
+        active = ActiveRun(record=record, request=request, recorder=recorder, secrets=secrets)
         keeper = asyncio.create_task(self._sandboxes.keep_alive(record))
         try:
             with self._metrics.active_runs.track_inprogress(), self._metered(active):
@@ -255,6 +261,8 @@ class TailReader:
         Raises not_found, backend_error, or ConnectionLostError.
         """
         loop, begin = asyncio.get_running_loop(), self.cursor
+        if self.recorder.masker is not None and self.cursor > 0:
+            await self._look_back(min(self.cursor, max(LOOK_BACK, self.recorder.masker.longest)))
         for requests in count(1):
             size = await self._ask(limit, max(0.0, deadline - loop.time()))
             if self.ended is not None or (not to_end and self.cursor != begin):
@@ -272,12 +280,7 @@ class TailReader:
         fields = {"run": self.run, "cursor": self.cursor, "wait": min(wait, WAIT_ONCE), "limit": limit}
         reply = await self.connection.ask("tail", fields)
         tail = checked(Tail, reply)
-        pieces: list[tuple[str, bytes]] = []
-        start = 0
-        for stream, sizes in groupby(tail.pieces, itemgetter(0)):  # each of another stream than the one before
-            end = start + sum(size for _, size in sizes)
-            pieces.append((stream, reply.payload[start:end]))
-            start = end
+        pieces = _pieces(tail, reply.payload)
         ended, held = tail.end, 0
         if ended is not None and reply.payload and tail.cursor < ended.stdout_bytes + ended.stderr_bytes:
             ended = None  # there is more to read
@@ -292,3 +295,23 @@ class TailReader:
         self.state = "running" if tail.state == "live" else "ended"
         self.cursor, self.dropped, self.ended = max(0, tail.cursor - held), self.dropped + tail.dropped, ended
         return len(reply.payload)
+
+    async def _look_back(self, size: int) -> None:
+        """Show the recorder what came before the cursor, so that it sees a value that goes on after it."""
+        fields = {"run": self.run, "cursor": self.cursor - size, "wait": 0.0, "limit": size}
+        reply = await self.connection.ask("tail", fields)
+        tail = checked(Tail, reply)
+        room = max(0, len(reply.payload) - max(0, tail.cursor - self.cursor))  # bytes before the cursor
+        for stream, data in _pieces(tail, reply.payload[:room]):
+            self.recorder.look_back(stream, data)
+
+
+def _pieces(tail: Tail, payload: bytes) -> list[tuple[str, bytes]]:
+    """Return output as it came: each piece of another stream than the one before."""
+    pieces: list[tuple[str, bytes]] = []
+    start = 0
+    for stream, sizes in groupby(tail.pieces, itemgetter(0)):
+        end = start + sum(size for _, size in sizes)
+        pieces.append((stream, payload[start:end]))
+        start = end
+    return pieces

@@ -25,6 +25,7 @@ from sandpod_gateway.runner.connection import RunnerConnection, open_connection
 from sandpod_gateway.runner.demux import ConnectionLostError
 from sandpod_gateway.sandboxes.admission import claim
 from sandpod_gateway.sandboxes.endings import forgotten, gone, unusable
+from sandpod_gateway.sandboxes.secrets import Secrets
 from sandpod_gateway.usage.meter import Meter
 
 DEFAULT_SESSION: Final = "default"
@@ -53,6 +54,7 @@ class Sandboxes:
 
     def __init__(self, backend: Backend, metrics: Metrics, meter: Meter) -> None:
         self._backend, self._metrics, self.meter = backend, metrics, meter
+        self.secrets = Secrets(backend.secret_source())
         self._slots: defaultdict[str, _Slot] = defaultdict(_Slot)
 
     async def resolve(self, owner: str, handle: str | None, *, make: bool = True) -> SandboxRecord:
@@ -61,9 +63,12 @@ class Sandboxes:
         With `make` a default sandbox is created when there is none; calls that only read must not. Raises
         session_not_found (it does not exist, has ended or is someone else's), sandbox_lost, or the backend's refusal.
         """
-        if handle in {None, "", DEFAULT_SESSION}:
-            return await self._default(owner, make=make)
-        return await self._awake(await self.find(owner, handle))
+        if not handle or handle == DEFAULT_SESSION:
+            record = await self._default(owner, make=make)
+        else:
+            record = await self._awake(await self.find(owner, handle))
+        await self.secrets.of(record)
+        return record
 
     async def _awake(self, record: SandboxRecord) -> SandboxRecord:
         """Return the sandbox once it takes calls."""
@@ -110,6 +115,7 @@ class Sandboxes:
             message = f"Your sandbox of that name has template {record.template}, which your key may not use."
             step = "Call create_sandbox with another name, and use its handle."
             raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
+        await self.secrets.confirm(record, request.secrets)
         self._metrics.claims.labels("ok").inc()
         self._metrics.claim_seconds.observe(time.perf_counter() - start)
         note(sandbox=record.name, template=record.template)
@@ -240,7 +246,8 @@ class Sandboxes:
             await self._backend.touch(record.name)
 
     async def sweep(self) -> None:
-        """Close unused connections and those of sandboxes that are gone."""
+        """Close unused connections and those of sandboxes that are gone; read templates' secrets again."""
+        await self.secrets.reread()
         oldest = time.monotonic() - IDLE_CONNECTION
         for name, slot in list(self._slots.items()):
             if slot.users or slot.lock.locked():

@@ -43,8 +43,10 @@ def child_metadata(
 
 
 def template_hash(template: SandboxTemplate) -> str:
-    """Return a short hash of all that a template says; warm sandboxes with another one are out of date."""
-    text = json.dumps(template.spec.to_wire(), sort_keys=True, separators=(",", ":"))
+    """Return a short hash of all that a template says of its pods; warm sandboxes with another one are out of date."""
+    spec = template.spec.to_wire()
+    del spec["secrets"]  # no pod has them
+    text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -78,6 +78,7 @@ class KubeServer:
         app.router.add_get("/api/v1/namespaces/tests/pods/{name}/exec", self._exec)
         app.router.add_get("/api/v1/namespaces/tests/secrets/{name}", self._secret)
         app.router.add_patch("/api/v1/namespaces/tests/secrets/{name}", self._patch_secret)
+        app.router.add_post("/api/v1/namespaces/tests/secrets", self._create_secret)
         return app
 
     async def _review(self, request: web.Request) -> web.Response:
@@ -122,6 +123,13 @@ class KubeServer:
         if name not in self.secrets:
             raise RefusedError(404, "NotFound")
         return web.json_response(self.secrets[name])
+
+    async def _create_secret(self, request: web.Request) -> web.Response:
+        secret = await request.json()
+        if secret["metadata"]["name"] in self.secrets:
+            raise RefusedError(409, "AlreadyExists")
+        self.secrets[secret["metadata"]["name"]] = secret
+        return web.json_response(secret)
 
     async def _patch_secret(self, request: web.Request) -> web.Response:
         secret, change = self.secrets[request.match_info["name"]], await request.json()

@@ -141,6 +141,7 @@ def test_rules_and_their_sentences() -> None:
         "memoryRequest can't be larger than memory",
         "python, javascript and shell are built in: give the language another name",
         "the command is a program, and {file} in one of the words after it",
+        "the name is reserved: give the secret another one",
     }
 
 

@@ -25,6 +25,7 @@ from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
 from sandpod_gateway.backends.kubernetes.claims.readiness import Background
 from sandpod_gateway.backends.kubernetes.cluster import Cluster, start_error, translated
+from sandpod_gateway.backends.kubernetes.sandbox_secrets import SandboxSecrets
 from sandpod_gateway.backends.kubernetes.secrets import (
     LINKS_ENTRY,
     SIGN_IN_ENTRY,
@@ -139,6 +140,10 @@ class KubernetesBackend:
         """Return the ConfigMaps of the settings; None when they name none."""
         reference, silence = self._settings.usage, self._settings.watch_silence
         return None if reference is None else ConfigMaps(lambda: self._open.cluster, reference, silence)
+
+    def secret_source(self) -> SandboxSecrets:
+        """Return the Secrets of the sandboxes' namespace."""
+        return SandboxSecrets(lambda: self._open.cluster, self._store.get, enabled=self._settings.secrets)
 
     def warm(self) -> dict[tuple[str, str], int]:
         """Return how many Ready sandboxes wait for a claim, by tenant (here the default one) and template."""

@@ -18,13 +18,13 @@ from sandpod_gateway.errors import SandpodError, StartError
 from sandpod_kube.client import KubeClient
 from sandpod_kube.configuration import load
 from sandpod_kube.errors import ClusterError, ConfigError, NotFoundError, RefusedError
-from sandpod_kube.resources import PODS, SANDBOXES, TEMPLATES
+from sandpod_kube.resources import PODS, SANDBOXES, SECRETS, TEMPLATES
 
 logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT: Final = 15.0
 """Seconds for one request. Claims take milliseconds; what takes longer than this is not going to answer."""
-_RESOURCES: Final = {resource.plural: resource for resource in (SANDBOXES, TEMPLATES, PODS)}
+_RESOURCES: Final = {resource.plural: resource for resource in (SANDBOXES, TEMPLATES, PODS, SECRETS)}
 RIGHTS: Final = (
     *((verb, names.SANDBOXES, "") for verb in ("get", "list", "watch", "create", "patch", "delete")),
     *((verb, names.TEMPLATES, "") for verb in ("get", "list")),
@@ -32,17 +32,21 @@ RIGHTS: Final = (
     *((verb, PODS.plural, "exec") for verb in ("get", "create")),
 )
 """All that the gateway may do in the namespace: verb, resource, subresource. Its Role holds this and no more."""
+SECRET_RIGHTS: Final = tuple((verb, SECRETS.plural, "") for verb in ("get", "create"))
+"""As above, where sandboxes may have secrets."""
 _REVIEWS: Final = "authorization.k8s.io/v1"
 
 Json = dict[str, Any]
+Right = tuple[str, str, str]
 
 
 class Cluster:
     """One namespace of one cluster. All methods raise `ClusterError`; they name resources by their plural."""
 
-    def __init__(self, client: KubeClient, namespace: str) -> None:
+    def __init__(self, client: KubeClient, namespace: str, rights: tuple[Right, ...] = RIGHTS) -> None:
         self.client = client
         self.namespace = namespace
+        self._rights = rights
         self.host = client.host
 
     @classmethod
@@ -50,7 +54,8 @@ class Cluster:
         """Read the configuration; no request is made. Raises ConfigError: there is no usable one."""
         configuration = await load(settings.kubeconfig, settings.context)
         client = KubeClient(configuration, manager="sandpod-gateway", timeout=REQUEST_TIMEOUT)
-        return cls(client, settings.namespace or client.namespace or "default")
+        rights = (*RIGHTS, *SECRET_RIGHTS) if settings.secrets else RIGHTS
+        return cls(client, settings.namespace or client.namespace or "default", rights)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -94,7 +99,7 @@ class Cluster:
                 f"The cluster at {self.host} does not have Sandpod's resources.",
                 next_step="Install them: `helm install` of charts/sandpod, or `kubectl apply -f manifests/crds.yaml`.",
             ) from error
-        missing = filter(None, await asyncio.gather(*(self._missing(*right) for right in RIGHTS)))
+        missing = filter(None, await asyncio.gather(*(self._missing(*right) for right in self._rights)))
         if lacking := ", ".join(missing):
             raise StartError(
                 ErrorCode.BACKEND_UNAVAILABLE,

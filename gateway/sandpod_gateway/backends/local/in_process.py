@@ -30,6 +30,7 @@ from sandpod_gateway.backends.base import (
     invalid,
     pool_exhausted,
 )
+from sandpod_gateway.backends.local.secrets import LocalSecrets
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.errors import SandpodError
 
@@ -67,6 +68,7 @@ class InProcessBackend:
     def __init__(self, settings: LocalSettings, clock: Clock = utc_now) -> None:
         self._settings = settings
         self._clock = clock
+        self._secrets = LocalSecrets(tuple(settings.secrets))
         self._live: dict[str, SandboxRecord] = {}
         self._ended = TTLCache[str, SandboxRecord](MAX_ENDED, KEEP_ENDED, lambda: clock().timestamp())
         self._busy: dict[str, datetime] = {}
@@ -146,6 +148,10 @@ class InProcessBackend:
 
     usage_store = link_store
 
+    def secret_source(self) -> LocalSecrets:
+        """Return what the settings name and sessions were given."""
+        return self._secrets
+
     async def delete(self, name: str) -> None:
         """End the sandbox and wait until nothing of it is left, even if this call is cancelled."""
         self._ended.pop(name, None)
@@ -208,7 +214,9 @@ class InProcessBackend:
                 created=self._clock(),
                 ttl=ttl,
                 idle_timeout=idle_timeout,
+                has_secrets=bool(request.secrets),
             )
+            self._secrets.given[record.name] = request.secrets
             self._attach(record, cell)
         await self.touch(record.name)
         if self._sweeper is None:
@@ -254,6 +262,7 @@ class InProcessBackend:
             status, reason, message = why
             self._ended[name] = replace(record, status=status, reason=reason.value, message=message)
         self._busy.pop(name, None)
+        self._secrets.given.pop(name, None)
         self._changed.set()
         task = asyncio.ensure_future(self._finish(self._cells.pop(name), self._watchers.pop(name)))
         self._endings.add(task)

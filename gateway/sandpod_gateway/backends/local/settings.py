@@ -10,13 +10,44 @@ from typing import Annotated, Final, Self
 from pydantic import Field, model_validator
 
 from sandpod_api.fields import MAX_LIFETIME, Name, Quantity, parse_quantity
-from sandpod_api.templates import ModuleName, TemplateLanguage
+from sandpod_api.templates import (
+    LANGUAGE_NAME,
+    MAX_SECRETS,
+    SECRET_NAME,
+    ModuleName,
+    TemplateLanguage,
+    is_reserved,
+)
 from sandpod_gateway.api.strict_model import StrictModel
 
 _DATA_FACTOR: Final = 2
 """Private memory of one process over the sandbox's limit: room for what a program reserves and does not touch."""
 _DATA_LEAST: Final = 2**32
 """Bytes. Node.js 24 reserves about 550 MiB when it starts and as many for each worker thread, and needs few of them."""
+_Language = Annotated[str, Field(pattern=LANGUAGE_NAME)]
+
+
+class LocalSecret(StrictModel):
+    """A secret for programs: where the gateway finds its value."""
+
+    name: Annotated[str, Field(pattern=f"^{SECRET_NAME.pattern}$")]
+    """Name of the programs' variable."""
+    env: str | None = None
+    """Variable of the gateway's environment."""
+    file: Path | None = None
+    """File with the value; a line break at its end is left out. It is read again within a minute."""
+    tools: Annotated[list[str], Field(max_length=16)] = Field(default_factory=list)
+    """Tools whose runs get it; empty means all."""
+    languages: Annotated[list[_Language], Field(max_length=16)] = Field(default_factory=list)
+    """Languages of runs that get it; empty means all."""
+
+    @model_validator(mode="after")
+    def _has_a_source(self) -> Self:
+        if is_reserved(self.name):
+            raise ValueError(f"the name {self.name} is reserved")
+        if (self.env is None) == (self.file is None):
+            raise ValueError("a secret has either env or file")
+        return self
 
 
 class LocalSettings(StrictModel):
@@ -61,6 +92,9 @@ class LocalSettings(StrictModel):
     languages: Annotated[list[TemplateLanguage], Field(max_length=16)] = Field(default_factory=list)
     """Languages in addition to python, javascript and shell: name, command and extension of each. One whose program is
     not on this machine is left out."""
+    secrets: Annotated[list[LocalSecret], Field(max_length=MAX_SECRETS)] = Field(default_factory=list)
+    """Secrets that runs get as environment variables, each with a name and either env or file, where the gateway finds
+    the value; tools and languages limit it to some runs."""
     template: Name = "default"
     """Name by which callers may ask for this kind of sandbox."""
     unsafe_no_isolation: bool = False

@@ -86,7 +86,7 @@ class Gaiar(System):
         """Read a file of a session as base64."""
         record = await self.need(_session(session_id))
         inside = in_workspace(path, _HOME)
-        _, size, data = await self.parts.files.part(record.owner, inside, sandbox=record.name, limit=_MAX_READ)
+        _, size, _, data = await self.parts.files.part(record.owner, inside, sandbox=record.name, limit=_MAX_READ)
         if size > len(data):
             message = f"The file has {size} bytes, over the limit of {_MAX_READ} for one answer."
             error = SandpodError(ErrorCode.ARTIFACT_TOO_LARGE, message, next_step="Download it by its link.")

@@ -1,7 +1,7 @@
 """The toolset `sandboxes`: create, list, get, close."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
 
@@ -14,7 +14,9 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import check_text
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.toolbox import Parts, Toolbox
+from sandpod_gateway.runs.request import OTHER_NAMES
 from sandpod_gateway.sandboxes.service import Sandboxes
+from sandpod_gateway.secrets.values import parse_secrets
 
 _AS_RECORDED: Final = ("status", "reason", "message", "template", "image", "network", "persistent")
 _AS_TEMPLATE: Final = arguments.WorkspaceArgument()
@@ -34,6 +36,14 @@ Workspace = Annotated[
     Field(description="A workspace other than the template's; no warm sandbox has one, so starting takes seconds."),
 ]
 Network = Annotated[str, Field(description="Network profile of the template; none is no network.")]
+Secrets = Annotated[
+    dict[str, Any] | None,
+    BeforeValidator(arguments.parsed),
+    Field(
+        description="Environment variables of its runs that are masked in output: name to value, or to {value, tools, "
+        "languages} for those runs only."
+    ),
+]
 Force = Annotated[bool, Field(description="End it even while something runs in it.")]
 
 
@@ -50,6 +60,7 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
         network: Network = NETWORK_NONE,
         workspace: Workspace = None,
         cold_start: arguments.ColdStart = None,
+        secrets: Secrets = None,
     ) -> SandboxInfo:
         """Create a sandbox with its own files and processes, and return its handle.
 
@@ -64,6 +75,7 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
             **(lifetime or arguments.LifetimeArgument()).model_dump(),
             workspace=WorkspaceRequest(**workspace.model_dump()) if workspace != _AS_TEMPLATE and workspace else None,
             cold_start=cold_start,
+            secrets=parse_secrets(secrets or {}, arguments.RUN_TOOLS, OTHER_NAMES),
         )
         return _info(await sandboxes.create(request), sandboxes)
 

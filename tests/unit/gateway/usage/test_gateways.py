@@ -39,7 +39,9 @@ class Pair:
 
     async def share(self) -> None:
         """Let each take in what the other one has, which takes a second at the most by itself."""
-        replicas = [gateway._accounting._replica for gateway in self.gateways if gateway._accounting._replica is not None]
+        replicas = [
+            gateway._accounting._replica for gateway in self.gateways if gateway._accounting._replica is not None
+        ]
         assert len(replicas) == 2
         for replica in replicas:
             await replica.publish_now()

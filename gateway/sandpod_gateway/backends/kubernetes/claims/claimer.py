@@ -35,8 +35,10 @@ from sandpod_gateway.backends.kubernetes.claims import patches as claims
 from sandpod_gateway.backends.kubernetes.claims.patches import Wanted
 from sandpod_gateway.backends.kubernetes.claims.readiness import Waker
 from sandpod_gateway.backends.kubernetes.cluster import translated
+from sandpod_gateway.backends.kubernetes.sandbox_secrets import build_secret
 from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
 from sandpod_kube.errors import ClusterError, NotFoundError, RefusedError, UnreachableError
+from sandpod_kube.resources import SECRETS
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +112,8 @@ class Claimer(Waker):
         try:
             other = await self._other_claim(mine, wanted.claim)
             if other is None:
+                if wanted.secrets:
+                    await self.cluster.create(SECRETS.plural, build_secret(mine, wanted.secrets))
                 # The answer to our own write is newer than anything that the watch has reported.
                 return mine if status_of(mine) == "Ready" else await self.wait(name), True
         except BaseException:

@@ -5,7 +5,7 @@ Pure but for the choice between equals: no request, no clock.
 
 import random
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +19,7 @@ from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest, invali
 from sandpod_gateway.backends.kubernetes.cache.records import is_live, workspace_max
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.secrets.values import dump
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Wanted:
     lifetime: Lifetime | None  # None where none was asked for: a warm sandbox keeps its own then
     workspace: WorkspaceRequest | None = None
     may_make: bool = True  # while none is warm
+    secrets: bytes = field(default=b"", repr=False)  # as they are kept
 
 
 def check_limits(owned: int, total: int, settings: KubernetesSettings) -> None:
@@ -72,9 +74,13 @@ def check_request(request: ClaimRequest, settings: KubernetesSettings, now: date
     if not names.is_dns_label(request.network):
         raise unknown_profile(request.network, template)
     may_make = request.may_make(allowed=settings.cold_start)
+    if request.secrets and not settings.secrets:
+        step = "Leave secrets out, or ask the administrator for the setting kubernetes.secrets."
+        raise invalid("This server keeps no secrets for sandboxes.", step)
     try:
         claim = Claim(owner=request.owner, session=request.session, time=now.replace(microsecond=0))
-        return Wanted(template, request.network, claim, lifetime_of(request), request.workspace, may_make)
+        secrets = dump(request.secrets) if request.secrets else b""
+        return Wanted(template, request.network, claim, lifetime_of(request), request.workspace, may_make, secrets)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(str(part) for part in first["loc"]).replace("idleTimeout", "idle_timeout")
@@ -109,7 +115,7 @@ def claim_patch(sandbox: Sandbox, wanted: Wanted, claim_id: str) -> list[dict[st
     The id is unique for this write: by it the claimer knows its own, should there be no answer.
     """
     meta, claim = sandbox.metadata, wanted.claim
-    annotations = {**meta.annotations, **_annotations(claim, claim_id)}
+    annotations = {**meta.annotations, **_annotations(wanted, claim_id)}
     patch: list[dict[str, Any]] = [
         {"op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version},
         {"op": "add", "path": "/spec/claim", "value": claim.to_wire()},
@@ -169,7 +175,7 @@ def new_sandbox(name: str, wanted: Wanted, claim_id: str, workspace: Workspace |
                 names.LABEL_TEMPLATE: wanted.template,
                 **_labels(wanted.claim),
             },
-            "annotations": _annotations(wanted.claim, claim_id),
+            "annotations": _annotations(wanted, claim_id),
         },
         "spec": spec.to_wire(),
     }
@@ -183,8 +189,9 @@ def _labels(claim: Claim) -> dict[str, str]:
     }
 
 
-def _annotations(claim: Claim, claim_id: str) -> dict[str, str]:
-    return {names.ANNOTATION_LAST_ACTIVITY: rfc3339(claim.time), names.ANNOTATION_CLAIM_ID: claim_id}
+def _annotations(wanted: Wanted, claim_id: str) -> dict[str, str]:
+    secrets = {names.ANNOTATION_SECRETS: "true"} if wanted.secrets else {}
+    return {names.ANNOTATION_LAST_ACTIVITY: rfc3339(wanted.claim.time), names.ANNOTATION_CLAIM_ID: claim_id, **secrets}
 
 
 def session_selector(claim: Claim) -> str:

@@ -1,0 +1,152 @@
+"""Secrets of sandboxes in a cluster: in one Secret that belongs to its Sandbox, found by every gateway."""
+
+import asyncio
+import base64
+import copy
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from sandpod_api import names
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.backends.base import ClaimRequest
+from sandpod_gateway.backends.kubernetes.backend import KubernetesBackend
+from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
+from sandpod_gateway.errors import SandpodError, StartError
+from sandpod_gateway.secrets.values import Secret
+from support.gateway.kube_objects import body
+from support.gateway.peers import until
+from support.servers.kube_server import KubeServer, serve
+
+VALUE: Final = "s3cr3t-value-0123456789"
+GIVEN: Final = (Secret(name="TOKEN", value=VALUE, tools=frozenset({"start_run"})),)
+
+
+@pytest.fixture
+def kube() -> KubeServer:
+    return KubeServer()
+
+
+@pytest.fixture
+async def backends(kube: KubeServer, tmp_path: Path) -> AsyncIterator[tuple[KubernetesBackend, KubernetesBackend]]:
+    """Two gateways' backends."""
+    async with serve(kube, tmp_path) as kubeconfig, AsyncExitStack() as stack:
+        made = tuple(KubernetesBackend(KubernetesSettings(kubeconfig=kubeconfig, warm_streams=0)) for _ in range(2))
+        for backend in made:
+            await backend.start()
+            stack.push_async_callback(backend.close)
+        yield made[0], made[1]
+
+
+def refer(kube: KubeServer, *secrets: dict[str, Any]) -> None:
+    kube.api.templates["default"] = {"spec": {"image": "x", "secrets": list(secrets)}}
+
+
+def store(kube: KubeServer, name: str, **data: str) -> None:
+    encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
+    kube.secrets[name] = {"metadata": {"name": name}, "data": encoded}
+
+
+@pytest.mark.promise("secret-hidden", "secret-shared")
+async def test_what_a_claim_brings_is_in_a_secret_of_its_sandbox_and_in_no_other_object(
+    kube: KubeServer, backends: tuple[KubernetesBackend, KubernetesBackend], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    one, two = backends
+    kube.show("ADDED", body("w"))
+    await until(lambda: one.warm() == {"default": 1})
+    record = await one.claim(ClaimRequest(owner="alice", session="s", secrets=GIVEN))
+    assert record.has_secrets
+    [(name, secret)] = kube.secrets.items()
+    assert secret["metadata"]["ownerReferences"] == [
+        {"apiVersion": names.API_VERSION, "kind": "Sandbox", "name": "w", "uid": "uid-w"}
+    ]
+    assert (secret["type"], secret["immutable"]) == ("sandpod.dev/session", True)
+    everything = json.dumps(kube.api.objects) + caplog.text + repr(record)
+    assert VALUE not in everything
+    assert base64.b64encode(VALUE.encode()).decode()[:12] not in everything
+    await until(lambda: two._store.get("w") is not None)
+    found = await two.get("w")
+    assert found is not None
+    assert found.has_secrets
+    assert await two.secret_source().of_session("w") == GIVEN
+    suspended = copy.deepcopy(kube.api.objects["w"])
+    suspended["spec"]["operatingMode"] = "Suspended"
+    kube.show("MODIFIED", suspended)
+    await until(lambda: (known := two._store.get("w")) is not None and known.spec.operating_mode == "Suspended")
+    assert await two.secret_source().of_session("w") == GIVEN
+    del kube.secrets[name]
+    with pytest.raises(SandpodError) as refused:
+        await two.secret_source().of_session("w")
+    assert refused.value.code == ErrorCode.BACKEND_UNAVAILABLE
+
+
+async def test_claim_whose_secrets_can_not_be_kept_leaves_nothing(
+    kube: KubeServer, backends: tuple[KubernetesBackend, KubernetesBackend], caplog: pytest.LogCaptureFixture
+) -> None:
+    kube.show("ADDED", body("w"))
+    await until(lambda: backends[0].warm() == {"default": 1})
+    kube.broken["/secrets"] = 500
+    with pytest.raises(SandpodError) as refused:
+        await backends[0].claim(ClaimRequest(owner="alice", secrets=GIVEN))
+    assert refused.value.code == ErrorCode.BACKEND_UNAVAILABLE
+    await until(lambda: not kube.api.objects)
+    assert VALUE not in caplog.text
+
+
+async def test_claim_without_secrets_asks_nothing_of_them(
+    kube: KubeServer, backends: tuple[KubernetesBackend, KubernetesBackend]
+) -> None:
+    kube.broken["/secrets"] = 500
+    kube.show("ADDED", body("w"))
+    await until(lambda: backends[0].warm() == {"default": 1})
+    refer(kube, {"name": "A", "secretKeyRef": {"name": "app", "key": "a"}})
+    record = await backends[0].claim(ClaimRequest(owner="alice"))
+    assert not record.has_secrets
+    assert names.ANNOTATION_SECRETS not in kube.api.objects["w"]["metadata"]["annotations"]
+
+
+async def test_references_of_a_template_lead_to_values_or_to_what_is_wrong(
+    kube: KubeServer, backends: tuple[KubernetesBackend, KubernetesBackend], caplog: pytest.LogCaptureFixture
+) -> None:
+    source = backends[0].secret_source()
+    store(kube, "app", a=VALUE + "\n", short="abc")
+    refer(
+        kube,
+        {"name": "A", "secretKeyRef": {"name": "app", "key": "a"}, "languages": ["shell"]},
+        {"name": "B", "secretKeyRef": {"name": "app", "key": "b"}},
+        {"name": "C", "secretKeyRef": {"name": "none", "key": "c"}},
+        {"name": "D", "secretKeyRef": {"name": "app", "key": "short"}},
+    )
+    found = {secret.name: secret for secret in await source.of_template("default") or ()}
+    assert found["A"] == Secret(name="A", value=VALUE, languages=frozenset({"shell"}))
+    assert [found[name].problem[:12] for name in "BCD"] == ["is not there", "is not there", "has fewer th"]
+    assert "secret C of template default (Secret none, key c) is not there" in caplog.text
+    assert VALUE not in caplog.text
+    assert await source.of_template("gone") is None
+    kube.broken["/secrets"] = 403
+    with pytest.raises(SandpodError) as refused:
+        await source.of_template("default")
+    assert refused.value.code == ErrorCode.BACKEND_UNAVAILABLE
+
+
+async def test_server_without_secrets_needs_no_right_to_them_and_takes_none(kube: KubeServer, tmp_path: Path) -> None:
+    kube.denied = {"get secrets", "create secrets"}
+    refer(kube, {"name": "A", "secretKeyRef": {"name": "app", "key": "a"}})
+    async with serve(kube, tmp_path) as kubeconfig:
+        with pytest.raises(StartError, match="may not get secrets, create secrets"):
+            await asyncio.wait_for(KubernetesBackend(KubernetesSettings(kubeconfig=kubeconfig)).start(), 60)
+        backend = KubernetesBackend(KubernetesSettings(kubeconfig=kubeconfig, secrets=False))
+        await backend.start()
+        try:
+            assert await backend.secret_source().of_template("default") == ()
+            with pytest.raises(SandpodError, match="keeps no secrets"):
+                await backend.claim(ClaimRequest(owner="alice", secrets=GIVEN))
+        finally:
+            await backend.close()
+    assert not kube.api.objects
