@@ -51,7 +51,7 @@ _OTHERS: Final[dict[str, Any]] = {
     "chart_type": "line",
 }
 _OWN_VALUES: Final = {("generate_heatmap", "data"): [[1.0]]}
-MAKES: Final = frozenset({"create_sandbox", "sandbox_run_python", "sandbox_upload_file"})
+MAKES: Final = frozenset({"connect", "create_sandbox", "sandbox_run_python", "sandbox_upload_file"})
 """Tools that make a sandbox of the caller's own where it has none of that name."""
 
 
