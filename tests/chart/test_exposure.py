@@ -51,7 +51,6 @@ def test_every_route_for_callers_is_reached_by_each_host_and_none_for_the_cluste
     backend = {"service": {"name": "sandpod-gateway", "port": {"name": "http"}}}
     assert all((path["backend"], path["pathType"]) == (backend, "Prefix") for path in paths)
     wanted = {MCP_PATH, SSE_PATH, MESSAGES_PATH.rstrip("/"), "/files", "/archives", "/healthz"}
-    wanted.add("/.well-known/oauth-protected-resource")  # where a client that has to sign in looks first
     assert {path["path"] for path in paths} == wanted
 
 

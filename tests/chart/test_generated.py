@@ -33,7 +33,7 @@ def test_install_manifest_has_the_namespaces_and_crds_before_what_needs_them() -
     assert min(kinds.index("SandboxTemplate"), kinds.index("SandboxPool")) > last_definition
     assert kinds.count("Namespace") == 2
     assert "Pod" not in kinds
-    assert kinds.count("ValidatingAdmissionPolicy") == kinds.count("ValidatingAdmissionPolicyBinding") == 2
+    assert kinds.count("ValidatingAdmissionPolicy") == kinds.count("ValidatingAdmissionPolicyBinding") == 3
 
 
 def test_chart_and_manifests_have_the_same_crds() -> None:

@@ -179,7 +179,8 @@ def test_each_more_namespace_has_all_that_the_first_one_has_but_the_gateway() ->
     }
     assert of("team-a", more) == of("team-b", more) == kept
     assert yaml.safe_load(config(more))["namespaces"] == ["sandpod-sandboxes", "team-a", "team-b"]
-    for binding in (m for m in render(more) if m["kind"] == "ValidatingAdmissionPolicyBinding"):
+    for policy in ("sandboxes.sandpod.sandpod", "sandboxes.sandpod.sandpod-secrets"):
+        binding = only(render(more), "ValidatingAdmissionPolicyBinding", policy)
         [matched] = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
         assert matched["values"] == ["sandpod-sandboxes", "team-a", "team-b"]
     assert [m for m in render(f"{more},sandboxes.createNamespace=false") if m["kind"] == "Namespace"] == []

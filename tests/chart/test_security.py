@@ -349,5 +349,5 @@ def test_cluster_scoped_objects_of_two_releases_have_different_names() -> None:
     found = [
         names_of(release, namespace) for release, namespace in (("a", "b-c"), ("a-b", "c"), ("a", "d"), ("e", "d"))
     ]
-    assert [len(each) for each in found] == [2] * 4  # for pods and for the gateway's Secrets
-    assert len(set.union(*found)) == 8
+    assert [len(each) for each in found] == [3] * 4  # for pods, and for the gateway's Secrets and ConfigMaps
+    assert len(set.union(*found)) == 12

@@ -44,7 +44,7 @@ def test_each_tenant_has_in_its_namespace_all_that_the_default_one_has(tmp_path:
         assert inside(manifests, namespace) == own
     kinds = {"Namespace", "ResourceQuota", "LimitRange", "NetworkPolicy", "Role", "SandboxTemplate", "SandboxPool"}
     assert {m["kind"] for m in own} == {*kinds, "RoleBinding"}
-    [binding] = [m for m in manifests if m["kind"] == "ValidatingAdmissionPolicyBinding"]
+    binding = only(manifests, "ValidatingAdmissionPolicyBinding", "sandboxes.sandpod.sandpod")
     [matched] = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
     assert matched["values"] == [NAMESPACE, f"{NAMESPACE}-a", "bees"] == settings(manifests, "operator")["namespaces"]
     # Nothing is granted beyond these namespaces.
@@ -85,7 +85,7 @@ def test_tenant_has_its_own_quota_limits_templates_and_pools(tmp_path: Path) -> 
     templates = {m["metadata"]["name"]: m["spec"] for m in inside(manifests, a) if m["kind"] == "SandboxTemplate"}
     assert (set(templates), templates["default"]["runtimeClassName"]) == ({"default", "large"}, "own")
     assert templates["large"]["image"] == spec(manifests, "SandboxTemplate", NAMESPACE)["image"]
-    [policy] = [m for m in manifests if m["kind"] == "ValidatingAdmissionPolicy"]
+    policy = only(manifests, "ValidatingAdmissionPolicy", "sandboxes.sandpod.sandpod")
     assert "['gvisor','kata','own']" in json.dumps(policy)
     assert not {"ResourceQuota", "LimitRange", "SandboxPool"} & {m["kind"] for m in inside(manifests, b)}
 

@@ -35,7 +35,7 @@ from sandpod_gateway.runs.hints import find_hint
 from sandpod_gateway.runs.recorder import Recorder
 from sandpod_gateway.runs.request import ActiveRun, RunRequest, check_run, start_run
 from sandpod_gateway.runs.result import RunEnd, build_reading
-from sandpod_gateway.runs.service import TailReader
+from sandpod_gateway.runs.tail import TailReader
 from sandpod_gateway.sandboxes.endings import forgotten
 from sandpod_gateway.sandboxes.requests import ask_runner
 from sandpod_gateway.sandboxes.service import Sandboxes

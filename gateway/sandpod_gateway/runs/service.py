@@ -1,4 +1,4 @@
-"""One run from call to result: limits, start, stream, cancel, end, metrics; and its output, read from a cursor on.
+"""One run from call to result: limits, start, stream, cancel, end, metrics.
 
 `sandboxes` decides whose sandbox it is, and the runner starts and stops programs: whatever they do, a run ends here.
 """
@@ -9,13 +9,10 @@ import math
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
-from itertools import count, groupby
-from operator import itemgetter
-from typing import Annotated, Final, Literal
+from dataclasses import replace
+from typing import Final
 
 import anyio
-from pydantic import Field
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Outcome, RunResult
@@ -29,13 +26,14 @@ from sandpod_gateway.metrics import Metrics, language_label
 from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.demux import BrokenProtocolError, ConnectionLostError
-from sandpod_gateway.runner.messages import Count, Ended, Message, checked
+from sandpod_gateway.runner.messages import Ended
 from sandpod_gateway.runner.run_ids import run_id
 from sandpod_gateway.runs.hints import find_hint
 from sandpod_gateway.runs.progress import OutputStream, Send
-from sandpod_gateway.runs.recorder import Recorder, unfinished_character, unfinished_sequence
+from sandpod_gateway.runs.recorder import Recorder
 from sandpod_gateway.runs.request import ActiveRun, RunRequest, check_run, start_run
 from sandpod_gateway.runs.result import RunEnd, build_answer
+from sandpod_gateway.runs.tail import TailReader
 from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_gateway.usage.amounts import account_of
 from sandpod_runner.protocol import messages as protocol
@@ -47,13 +45,6 @@ ATTEMPTS: Final = 5  # streams that one run may use: each may be lost with the A
 REOPEN_PAUSE: Final = 1.0  # seconds; the runner keeps a run without a stream for 10 of them
 CANCEL_WAIT: Final = 5.0  # seconds that a cancelled call waits for the program's end
 FRESH_MARGIN: Final = 120  # seconds that a sandbox for one run may outlive it when nobody is left to delete it
-WAIT_ONCE: Final = 30.0  # seconds that the runner waits for more output in one request
-PAUSE: Final = 0.2  # seconds until it is asked again where it did not have as much as was asked for
-MAX_PIECES: Final = 100_000
-LOOK_BACK: Final = 64 * 1024
-"""Bytes of output before a cursor that are read too where values have to be masked: those of the other stream may lie
-between two pieces of one value."""
-AT_ONCE: Final = 64  # requests without a pause: a runner keeps 17 MiB of a run's output
 
 
 class Runs:
@@ -228,90 +219,3 @@ class Runs:
         self._metrics.run_seconds.labels(language).observe(active.elapsed)
         for name, stream in active.recorder.streams.items():
             self._metrics.output_bytes.labels(name).inc(stream.taken)
-
-
-class Tail(Message):
-    """The reply to `tail`."""
-
-    state: Literal["live", "ended"]
-    cursor: Count
-    dropped: Count = 0
-    pieces: Annotated[list[tuple[Literal["stdout", "stderr"], Count]], Field(max_length=MAX_PIECES)]
-    end: Ended | None = None
-
-
-@dataclass(slots=True)
-class TailReader:
-    """Reads a run, named as the runner knows it, into a recorder from a cursor on, without becoming its owner.
-
-    The runner is untrusted: it is asked at the gateway's pace, however soon it answers.
-    """
-
-    connection: RunnerConnection
-    run: str
-    cursor: int
-    recorder: Recorder
-    state: Literal["running", "ended"] = field(default="running", init=False)
-    dropped: int = field(default=0, init=False)  # bytes since the first cursor that are no longer kept
-    ended: Ended | None = field(default=None, init=False)  # once it has, and all is read
-
-    async def read(self, limit: int, deadline: float, *, to_end: bool) -> None:
-        """Read what there is, `limit` bytes at a time, and wait for some, or `to_end`, until the loop's `deadline`.
-
-        Raises not_found, backend_error, or ConnectionLostError.
-        """
-        loop, begin = asyncio.get_running_loop(), self.cursor
-        if self.recorder.masker is not None and self.cursor > 0:
-            await self._look_back(min(self.cursor, max(LOOK_BACK, self.recorder.masker.longest)))
-        for requests in count(1):
-            size = await self._ask(limit, max(0.0, deadline - loop.time()))
-            if self.ended is not None or (not to_end and self.cursor != begin):
-                break
-            if size and (size == limit or self.state == "ended") and requests < AT_ONCE:
-                continue  # there is more
-            left = deadline - loop.time()
-            if left <= 0:
-                break
-            await asyncio.sleep(min(PAUSE, left))
-        self.recorder.finish()
-
-    async def _ask(self, limit: int, wait: float) -> int:
-        """Read once, and return how many bytes came."""
-        fields = {"run": self.run, "cursor": self.cursor, "wait": min(wait, WAIT_ONCE), "limit": limit}
-        reply = await self.connection.ask("tail", fields)
-        tail = checked(Tail, reply)
-        pieces = _pieces(tail, reply.payload)
-        ended, held = tail.end, 0
-        if ended is not None and reply.payload and tail.cursor < ended.stdout_bytes + ended.stderr_bytes:
-            ended = None  # there is more to read
-        if ended is None and pieces:
-            stream, last = pieces[-1]
-            held = unfinished_character(last) or (unfinished_sequence(last) if self.recorder.strip_ansi else 0)
-            if held == limit:
-                held = 0  # nothing would ever come after it
-            pieces[-1] = stream, last[: len(last) - held]
-        for stream, data in pieces:
-            self.recorder.output(stream, self.recorder.streams[stream].received, data)
-        self.state = "running" if tail.state == "live" else "ended"
-        self.cursor, self.dropped, self.ended = max(0, tail.cursor - held), self.dropped + tail.dropped, ended
-        return len(reply.payload)
-
-    async def _look_back(self, size: int) -> None:
-        """Show the recorder what came before the cursor, so that it sees a value that goes on after it."""
-        fields = {"run": self.run, "cursor": self.cursor - size, "wait": 0.0, "limit": size}
-        reply = await self.connection.ask("tail", fields)
-        tail = checked(Tail, reply)
-        room = max(0, len(reply.payload) - max(0, tail.cursor - self.cursor))  # bytes before the cursor
-        for stream, data in _pieces(tail, reply.payload[:room]):
-            self.recorder.look_back(stream, data)
-
-
-def _pieces(tail: Tail, payload: bytes) -> list[tuple[str, bytes]]:
-    """Return output as it came: each piece of another stream than the one before."""
-    pieces: list[tuple[str, bytes]] = []
-    start = 0
-    for stream, sizes in groupby(tail.pieces, itemgetter(0)):
-        end = start + sum(size for _, size in sizes)
-        pieces.append((stream, payload[start:end]))
-        start = end
-    return pieces

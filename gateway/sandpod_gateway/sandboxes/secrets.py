@@ -7,9 +7,8 @@ that no call waits for them but the first.
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cachetools import LRUCache
 
@@ -20,6 +19,9 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.masking.current import current_call
 from sandpod_gateway.masking.masker import Masker
 from sandpod_gateway.secrets.values import Secret, SecretSource, bounded
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 logger = logging.getLogger(__name__)
 

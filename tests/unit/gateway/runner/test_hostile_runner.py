@@ -22,7 +22,7 @@ from sandpod_gateway.runner.demux import (
     Inbox,
 )
 from sandpod_gateway.runner.run_ids import new_run, run_id
-from sandpod_gateway.runs import background, recorder, service
+from sandpod_gateway.runs import background, recorder, tail
 from sandpod_gateway.runs.background import BackgroundRuns
 from sandpod_gateway.runs.request import RunRequest
 from sandpod_runner.protocol import messages as protocol
@@ -314,7 +314,7 @@ async def test_stopping_a_run_reads_no_more_than_a_runner_keeps(
     asked = _answering(place, monkeypatch, step=protocol.FILE_PART)
     stopped = await alice.call("stop_run", run_id=run_id(sandbox, new_run()))
     assert stopped["state"] == "running"
-    assert asked == [number * protocol.FILE_PART for number in range(service.AT_ONCE)]
+    assert asked == [number * protocol.FILE_PART for number in range(tail.AT_ONCE)]
     assert len(stopped["stdout"]) < 25_000
 
 

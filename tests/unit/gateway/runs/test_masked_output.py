@@ -8,7 +8,7 @@ import pytest
 from sandpod_gateway.masking.masker import Masker
 from sandpod_gateway.runs.progress import OutputStream
 from sandpod_gateway.runs.recorder import Recorder
-from sandpod_gateway.runs.service import TailReader
+from sandpod_gateway.runs.tail import TailReader
 from sandpod_runner.protocol.frames import Frame
 
 VALUE: Final = b"s3cr3t-value-0123456789"

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from sandpod_gateway.runs import service
+from sandpod_gateway.runs import tail
 from sandpod_gateway.runs.recorder import Recorder
-from sandpod_gateway.runs.service import TailReader
+from sandpod_gateway.runs.tail import TailReader
 from sandpod_runner.protocol.frames import Frame
 
 LIMIT = 1000
@@ -119,7 +119,7 @@ async def test_runner_that_never_comes_to_an_end_is_asked_a_bounded_number_of_ti
     for ended in (False, True):
         runner = Runner([("stdout", b"x" * 100)] * 1000, ended=ended)
         reader = await read(runner, to_end=True, limit=100)
-        assert (len(runner.asked), reader.ended) == (service.AT_ONCE, None)
+        assert (len(runner.asked), reader.ended) == (tail.AT_ONCE, None)
 
 
 async def test_runner_with_little_to_say_is_asked_at_the_gateways_pace(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ async def test_what_a_claim_brings_is_in_a_secret_of_its_sandbox_and_in_no_other
     caplog.set_level(logging.DEBUG)
     one, two = backends
     kube.show("ADDED", body("w"))
-    await until(lambda: one.warm() == {"default": 1})
+    await until(lambda: one.warm() == {("", "default"): 1})
     record = await one.claim(ClaimRequest(owner="alice", session="s", secrets=GIVEN))
     assert record.has_secrets
     [(name, secret)] = kube.secrets.items()
@@ -90,7 +90,7 @@ async def test_claim_whose_secrets_can_not_be_kept_leaves_nothing(
     kube: KubeServer, backends: tuple[KubernetesBackend, KubernetesBackend], caplog: pytest.LogCaptureFixture
 ) -> None:
     kube.show("ADDED", body("w"))
-    await until(lambda: backends[0].warm() == {"default": 1})
+    await until(lambda: backends[0].warm() == {("", "default"): 1})
     kube.broken["/secrets"] = 500
     with pytest.raises(SandpodError) as refused:
         await backends[0].claim(ClaimRequest(owner="alice", secrets=GIVEN))
@@ -104,7 +104,7 @@ async def test_claim_without_secrets_asks_nothing_of_them(
 ) -> None:
     kube.broken["/secrets"] = 500
     kube.show("ADDED", body("w"))
-    await until(lambda: backends[0].warm() == {"default": 1})
+    await until(lambda: backends[0].warm() == {("", "default"): 1})
     refer(kube, {"name": "A", "secretKeyRef": {"name": "app", "key": "a"}})
     record = await backends[0].claim(ClaimRequest(owner="alice"))
     assert not record.has_secrets
