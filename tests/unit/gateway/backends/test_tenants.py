@@ -157,3 +157,27 @@ async def test_close_ends_what_is_still_tried(monkeypatch: pytest.MonkeyPatch) -
 async def test_default_tenant_that_does_not_start_is_an_error() -> None:
     with pytest.raises(StartError):
         await TenantBackend(Broken(), {"a": FakeBackend()}).start()
+
+
+async def test_secrets_are_read_where_the_sandbox_or_template_is(
+    parts: tuple[TenantBackend, FakeBackend, FakeBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, a, b = parts
+    for each, value in ((a, "value-of-a"), (b, "value-of-b")):
+        monkeypatch.setattr(each, "secret_source", lambda value=value: _Found(value))
+    source = backend.secret_source()
+    for name, value in (("a.x", "value-of-a"), ("b.x", "value-of-b")):
+        assert [secret.value for secret in await source.of_session(name)] == [value]
+        assert [secret.value for secret in await source.of_template(name) or ()] == [value]
+
+
+class _Found:
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+    async def of_session(self, sandbox: str) -> tuple[Secret, ...]:
+        assert sandbox == "x"
+        return (Secret(name="A", value=self.value),)
+
+    async def of_template(self, template: str) -> tuple[Secret, ...] | None:
+        return await self.of_session(template)

@@ -85,7 +85,7 @@ async def test_reading_until_there_is_output_returns_with_the_first() -> None:
 
 
 async def test_reading_until_the_end_gathers_all_that_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "PAUSE", 0)
+    monkeypatch.setattr(tail, "PAUSE", 0)
     runner = Runner([("stdout", b"a\n"), ("stderr", b"b\n"), ("stdout", b"c\n")])
     ask = runner.ask
 
@@ -123,7 +123,7 @@ async def test_runner_that_never_comes_to_an_end_is_asked_a_bounded_number_of_ti
 
 
 async def test_runner_with_little_to_say_is_asked_at_the_gateways_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "PAUSE", 60)
+    monkeypatch.setattr(tail, "PAUSE", 60)
     runner = Runner([("stdout", b"x")] * 1000)
     reader = await read(runner, to_end=True, wait=0.01)
     assert (len(runner.asked), reader.cursor) == (2, 2)

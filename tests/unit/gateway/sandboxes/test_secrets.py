@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.auth.callers import owner_of
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.masking.current import calling, current_call
@@ -145,3 +146,18 @@ async def test_named_sandbox_that_is_there_takes_the_same_secrets_and_no_others(
             await secrets.confirm(record, given)
         assert refused.value.code == ErrorCode.INVALID_ARGUMENT
         assert "value-1" not in str(refused.value)
+
+
+async def test_later_sandbox_of_the_same_name_has_its_own_secrets(secrets: Secrets, source: Source) -> None:
+    await secrets.of(RECORD)
+    source.session = (Secret(name="A", value="another-value"),)
+    later = replace(RECORD, created=datetime(2026, 1, 2, tzinfo=UTC))
+    assert (await secrets.of(later)).env("run_python_code", "python")["A"] == "another-value"
+    assert (await secrets.of(RECORD)).env("run_python_code", "python")["A"] == "session-value-1"
+
+
+async def test_templates_of_one_name_in_two_tenants_have_their_own_secrets(secrets: Secrets, source: Source) -> None:
+    record = replace(RECORD, has_secrets=False)
+    for tenant in ("", "a", "b"):
+        await secrets.of(replace(record, owner=owner_of(tenant, "alice"), name=f"sbx-{tenant}"))
+    assert source.asked == ["default", "a.default", "b.default"]
