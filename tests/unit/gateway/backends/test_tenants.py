@@ -14,6 +14,7 @@ from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.backends.tenants import TenantBackend
 from sandpod_gateway.errors import SandpodError, StartError
 from sandpod_gateway.runner.run_ids import run_id, split_run_id
+from sandpod_gateway.secrets.values import Secret
 
 A, B, NOBODY = owner_of("a", "alice"), owner_of("b", "alice"), owner_of("", "alice")
 
