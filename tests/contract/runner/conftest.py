@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from support.gateway.backends import cases
+from support.gateway.backends import cases, servers
 from support.runner.harness import Client, Runner, Sandbox, running, without
 from support.runner.notebook import Notebook
 from support.runner.places import claimed
@@ -22,7 +22,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     places = getattr(metafunc.module, "RUNNERS", {"direct": "runner"})
     if metafunc.definition.get_closest_marker("everywhere") is not None:
         assert "runner" not in metafunc.fixturenames, "what needs its own runner runs there alone"
-        places = places | {kind: f"{kind}_sandbox" for kind in cases() if kind != "fake"}
+        places = places | {kind: f"{kind}_sandbox" for kind in servers()}
     metafunc.parametrize("sandbox", places.values(), ids=places, indirect=True, scope="module")
 
 

@@ -45,6 +45,7 @@ _OTHERS: Final[dict[str, Any]] = {
     **dict.fromkeys(("args", "env", "lifetime", "workspace", "template", "network", "until", "format", "method"), None),
     **dict.fromkeys(("encoding", "orientation", "language"), None),
     "packages": ["attrs"],
+    "secrets": None,
     "package_name": "attrs",
     "content_base64": "dGhlaXJz",
     "data": [{"x": 1}],

@@ -44,9 +44,9 @@ class KubernetesSettings(StrictModel):
     usage: UsageReference | None = None
     """Where usage is kept, and limits are shared with other gateways, as namespace/name: in ConfigMaps of this
     namespace whose names begin with this name. Unset: see usage.directory."""
-    secrets: bool = True
-    """Whether sessions and templates may have secrets. Their values are Secrets in the sandboxes' namespace, which the
-    gateway needs the right to create and to read by name."""
+    secrets: bool = False
+    """Whether sessions and templates may have secrets; the chart sets it. Their values are Secrets in the sandboxes'
+    namespace, which the gateway needs the right to create and to read by name."""
     default_template: Name = "default"
     """SandboxTemplate of callers that name none; the chart's own template has this name."""
     cold_start: bool = True

@@ -36,7 +36,9 @@ def kube() -> KubeServer:
 async def backends(kube: KubeServer, tmp_path: Path) -> AsyncIterator[tuple[KubernetesBackend, KubernetesBackend]]:
     """Two gateways' backends."""
     async with serve(kube, tmp_path) as kubeconfig, AsyncExitStack() as stack:
-        made = tuple(KubernetesBackend(KubernetesSettings(kubeconfig=kubeconfig, warm_streams=0)) for _ in range(2))
+        made = tuple(
+            KubernetesBackend(KubernetesSettings(kubeconfig=kubeconfig, warm_streams=0, secrets=True)) for _ in range(2)
+        )
         for backend in made:
             await backend.start()
             stack.push_async_callback(backend.close)
@@ -140,8 +142,10 @@ async def test_server_without_secrets_needs_no_right_to_them_and_takes_none(kube
     refer(kube, {"name": "A", "secretKeyRef": {"name": "app", "key": "a"}})
     async with serve(kube, tmp_path) as kubeconfig:
         with pytest.raises(StartError, match="may not get secrets, create secrets"):
-            await asyncio.wait_for(KubernetesBackend(KubernetesSettings(kubeconfig=kubeconfig)).start(), 60)
-        backend = KubernetesBackend(KubernetesSettings(kubeconfig=kubeconfig, secrets=False))
+            await asyncio.wait_for(
+                KubernetesBackend(KubernetesSettings(kubeconfig=kubeconfig, secrets=True)).start(), 60
+            )
+        backend = KubernetesBackend(KubernetesSettings(kubeconfig=kubeconfig))
         await backend.start()
         try:
             assert await backend.secret_source().of_template("default") == ()
