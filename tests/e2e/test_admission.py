@@ -81,8 +81,7 @@ def try_out(namespace: str, pods: dict[str, Pod]) -> dict[str, str]:
 
 
 def chart_policy() -> dict[str, Any]:
-    chosen = "app.kubernetes.io/instance=sandpod,app.kubernetes.io/component=sandboxes"
-    [policy] = json.loads(run("get", "validatingadmissionpolicies", "-l", chosen, "-o", "json"))["items"]
+    policy = json.loads(run("get", "validatingadmissionpolicies", "sandboxes.sandpod.sandpod", "-o", "json"))
     assert isinstance(policy, dict)
     return policy
 

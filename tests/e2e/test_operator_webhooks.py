@@ -56,7 +56,8 @@ def operator(managed_namespaces: Managed) -> OperatorProcess:
 @contextmanager
 def policy(name: str) -> Iterator[None]:
     """Bind the chart's admission policy to a namespace, under that name."""
-    found = [made for made in render(f"sandboxes.namespace={name}") if "AdmissionPolicy" in made["kind"]]
+    rendered = render(f"sandboxes.namespace={name}")
+    found = [made for made in rendered if made["metadata"]["name"] == "sandboxes.sandpod.sandpod"]
     for made in found:
         # Without the labels by which others find the release's own.
         made["metadata"] = {"name": name}

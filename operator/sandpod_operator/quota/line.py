@@ -78,7 +78,7 @@ class Line:
         self._message = ""  # what the quota said last
         self._rounds = 0  # how often all were refused in a row, since there was another sign of room than time
         self._next_round = _LONG_AGO  # when all who were refused are asked again
-        self._given = False  # whether a pod was given up that has not left
+        self._given = 0  # pods that were given up and have not left
         self._settles_at = _LONG_AGO  # when the quota has surely noticed that a pod left
         self._rests_until = _LONG_AGO  # nobody has the turn before
 
@@ -132,7 +132,9 @@ class Line:
 
     def let_in(self, uid: str) -> None:
         """Note that a sandbox has its pod."""
-        self._rounds, self._settles_at = 0, _LONG_AGO
+        self._rounds = 0
+        if not self._given:  # else the next refusal may be of a place that is on its way
+            self._settles_at = _LONG_AGO
         if uid in self._whose:
             self._whose[uid].gifts, self._whose[uid].next_gift = 0, _LONG_AGO
             self._leave(uid)
@@ -152,7 +154,7 @@ class Line:
         if self._given or self._all_refused():
             # Not while somebody is still to be asked: where pods leave all the time the line would rest for ever.
             self._settles_at = now + SETTLES
-        self._given = False
+        self._given = max(0, self._given - 1)
         self._rounds, self._rests_until, self._next_round = 0, now, now
         self._begin_round()
         self._offer()
@@ -187,7 +189,8 @@ class Line:
             now = self._clock()
             waiter.next_gift = now + GIVES_AGAIN * 2 ** min(waiter.gifts, _MAX_DOUBLINGS)
             waiter.gifts += 1
-            self._given, self._rests_until = True, now + LEAVES
+            self._given += 1
+            self._rests_until = now + LEAVES
 
     def _join(self, sandbox: Sandbox, *, for_node: bool = False) -> Waiter:
         """Add a sandbox: its pool waits, or itself once it is claimed, and for one thing only."""

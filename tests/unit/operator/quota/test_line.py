@@ -247,6 +247,23 @@ def test_place_that_was_given_up_goes_to_nobody_else_while_the_quota_still_count
     assert line.turn_after(1) == "claim"
 
 
+def test_second_of_two_places_that_were_given_up_goes_to_nobody_else_while_its_pod_is_leaving() -> None:
+    line = Bench("x", "y", "b", pools={"a": (4, 4), "b": (0, 4)})
+    assert line.everyone_is_refused() == ["x", "y", "b"]
+    for name in ("x", "y"):
+        assert line.giver_after() == (pool("a"), sandbox(name))
+        line.gave(sandbox(name))
+    line.pod_left()
+    assert line.turn_after() == "x"
+    line.let_in(box("x").metadata.uid)
+    assert line.turn_after() == "y"
+    line.refused(box("y"), FULL)
+    assert line.turn_after() is None
+    assert line.turn_after(REST.total_seconds()) == "y"
+    line.pod_left()
+    assert line.turn_after() == "y"
+
+
 def test_claim_that_comes_once_a_place_was_taken_is_believed_to_be_refused() -> None:
     line = Bench("a", "b")
     line.everyone_is_refused()
