@@ -138,7 +138,7 @@ os.fork() or (signal.signal(signal.SIGTERM, signal.SIG_IGN), time.sleep(300))
 
 
 def _program(body: str, after: str = "") -> str:
-    return f"{_TOOLS}{body}{after}\nprint('done')\n"
+    return f"{_TOOLS}{body}{after}\nsys.stdout.write('done\\n')\n"
 
 
 ATTACKS: Final[dict[str, str]] = {

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from support.cluster.reading import read
+from support.ports import await_open
 
 T = TypeVar("T")
 
@@ -58,7 +59,9 @@ def spread_service(namespace: str) -> Iterator[str]:
     run(["kubectl", "apply", "-n", namespace, "-f", "-"], input=json.dumps(service))
     try:
         port = read("services", namespace, "test-spread")["spec"]["ports"][0]["nodePort"]
-        yield f"{node_address(read('nodes', '')['items'][0])}:{port}"
+        host = node_address(read("nodes", "")["items"][0])
+        await_open(host, port)  # a node takes a moment to know a Service
+        yield f"{host}:{port}"
     finally:
         run(["kubectl", "delete", "service", "-n", namespace, "test-spread"])
 
