@@ -105,6 +105,7 @@ async def test_killed_operator_disturbs_no_run_and_its_work_is_taken_over(
     await session.call("write_file", path="go", text="", sandbox=sandbox)
     reply = await run
     assert (reply["outcome"], reply["stdout"].endswith("done\n")) == ("ok", True)
+    await session.call("delete_file", path="go", sandbox=sandbox)
     await cluster.rollout("operator")
     await cluster.pool_is_full(within=180)
     await no_orphans(cluster)

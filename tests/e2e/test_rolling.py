@@ -13,7 +13,9 @@ from support.cluster.callers import Caller, Session
 from support.cluster.cluster import Cluster, until
 
 PAUSE = 0.1  # seconds between two calls of one caller: load, and connections that are idle when a gateway ends
-WAITS = "import os, time\nprint('tick', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\nprint('done')\n"
+WAITS = (
+    "import os, time\nprint('tick', flush=True)\nwhile not os.path.exists('rolled'): time.sleep(0.05)\nprint('done')\n"
+)
 
 
 @dataclass
@@ -93,10 +95,11 @@ async def test_rolling_update_of_the_gateways_fails_no_call_and_ends_no_run(
         await cluster.kubectl("rollout", "restart", "deployment/sandpod-gateway", "-n", cluster.namespace)
         await cluster.rollout("gateway")
         async with proxied.connect() as later:  # at a new one, while an old one waits for its last call
-            await later.call("write_file", path="go", text="", sandbox=sandbox)
+            await later.call("write_file", path="rolled", text="", sandbox=sandbox)
             assert (await run)["stdout"] == "tick\ndone\n"
             ended = await read_until(later.call, lasting["run_id"])
             assert (ended["result"]["outcome"], ended["stdout"]) == ("ok", "tick\ndone\n")
+            await later.call("delete_file", path="rolled", sandbox=sandbox)
 
         async def gone() -> bool:
             pods = await cluster.items(
