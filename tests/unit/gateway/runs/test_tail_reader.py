@@ -126,7 +126,8 @@ async def test_runner_with_little_to_say_is_asked_at_the_gateways_pace(monkeypat
     monkeypatch.setattr(tail, "PAUSE", 60)
     runner = Runner([("stdout", b"x")] * 1000)
     reader = await read(runner, to_end=True, wait=0.01)
-    assert (len(runner.asked), reader.cursor) == (2, 2)
+    # Once, and a last time; on a busy machine the time may be over after the first.
+    assert 1 <= len(runner.asked) == reader.cursor <= 2
 
 
 async def test_cursor_that_makes_no_sense_is_none_that_is_below_the_beginning() -> None:
