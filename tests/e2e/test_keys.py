@@ -2,20 +2,18 @@
 
 import asyncio
 import base64
-import io
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, redirect_stdout
+from contextlib import ExitStack
 from typing import Any, Final
-from unittest.mock import patch
 
 import httpx2
 import pytest
 
 from sandpod_gateway.audit.verify import Verification
-from sandpod_gateway.cli import main
 from support.cluster.callers import Caller
 from support.cluster.cluster import Cluster, forwarded, until
+from support.command_line import sandpod
 
 WITHIN: Final = 5.0  # seconds for a watch's event to pass through a busy cluster
 HELLO: Final = {
@@ -42,16 +40,7 @@ def gateways(cluster: Cluster) -> Iterator[list[str]]:
 
 async def sandpod_keys(cluster: Cluster, *arguments: str) -> str:
     """Run `sandpod keys` on the installation's Secret; return what it prints."""
-    command = ["keys", *arguments, "--secret", f"{cluster.namespace}/sandpod-keys"]
-    out = io.StringIO()
-
-    def run() -> int | str | None:
-        with patch("sys.argv", ["sandpod", *command]), redirect_stdout(out), pytest.raises(SystemExit) as ended:
-            main.main()
-        return ended.value.code
-
-    assert await asyncio.to_thread(run) == 0
-    return out.getvalue()
+    return await sandpod("keys", *arguments, "--secret", f"{cluster.namespace}/sandpod-keys")
 
 
 async def create(cluster: Cluster, *arguments: str) -> dict[str, Any]:

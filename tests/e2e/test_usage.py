@@ -1,34 +1,18 @@
 """Limits that two gateways share, and usage that outlives them."""
 
-import asyncio
-import io
 import json
-from contextlib import ExitStack, redirect_stdout
+from contextlib import ExitStack
 from typing import Any
-from unittest.mock import patch
 
 import httpx2
 import pytest
 
-from sandpod_gateway.cli import main
 from support.cluster.callers import Caller, Session
 from support.cluster.cluster import Cluster, ClusterError, forwarded, until
+from support.command_line import sandpod
 
 LIMIT = 5  # calls per minute of the user of this test, as values.yaml has it
 DOCUMENTS = "sandpod.dev/usage"
-
-
-async def sandpod(*command: str) -> str:
-    """Run `sandpod` and return what it prints."""
-    out = io.StringIO()
-
-    def run() -> int | str | None:
-        with patch("sys.argv", ["sandpod", *command]), redirect_stdout(out), pytest.raises(SystemExit) as ended:
-            main.main()
-        return ended.value.code
-
-    assert await asyncio.to_thread(run) == 0
-    return out.getvalue()
 
 
 async def usage(cluster: Cluster) -> dict[str, Any]:

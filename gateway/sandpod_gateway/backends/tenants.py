@@ -7,7 +7,7 @@ namespaces may have the same name. What a tenant has, such as a namespace, only 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -35,35 +35,33 @@ class _Part(NamedTuple):
 
     def outer(self, record: SandboxRecord) -> SandboxRecord:
         """Return a record as it is known above."""
-        return replace(record, name=f"{self.tenant}{SEPARATOR}{record.name}") if self.tenant else record
+        return replace(record, name=_outer(self.tenant, record.name))
 
 
 def qualified(owner: str, name: str) -> str:
     """Return a name in the namespace of an owner's tenant as it is known above: one of a tenant alone."""
-    tenant = tenant_of(owner)
+    return _outer(tenant_of(owner), name)
+
+
+def _outer(tenant: str, name: str) -> str:
     return f"{tenant}{SEPARATOR}{name}" if tenant else name
 
 
 class _Secrets:
     """The secrets of all tenants; implements `secrets.values.SecretSource`."""
 
-    def __init__(self, sources: Mapping[str, SecretSource]) -> None:
-        self._sources = sources  # by tenant
+    def __init__(self, at: Callable[[str], tuple[_Part, str]]) -> None:
+        self._at = at  # the part that a name is in, and the name there
 
     async def of_session(self, sandbox: str) -> tuple[Secret, ...]:
         """Return what was given with a sandbox."""
-        source, name = self._at(sandbox)
-        return await source.of_session(name)
+        part, name = self._at(sandbox)
+        return await part.backend.secret_source().of_session(name)
 
     async def of_template(self, template: str) -> tuple[Secret, ...] | None:
         """Return a template's secrets."""
-        source, name = self._at(template)
-        return await source.of_template(name)
-
-    def _at(self, name: str) -> tuple[SecretSource, str]:
-        tenant, _, inner = name.partition(SEPARATOR)
-        source = self._sources.get(tenant)
-        return (self._sources[""], name) if source is None else (source, inner)
+        part, name = self._at(template)
+        return await part.backend.secret_source().of_template(name)
 
 
 class TenantBackend:
@@ -160,11 +158,12 @@ class TenantBackend:
 
     def secret_source(self) -> SecretSource:
         """Return what finds the secrets of all tenants' sandboxes and templates, by their names as above."""
-        return _Secrets({name: part.backend.secret_source() for name, part in self._all().items()})
+        return _Secrets(self._at)
 
     def warm(self) -> dict[tuple[str, str], int]:
         """Return how many sandboxes wait for a claim, by tenant and template."""
-        return {(part.tenant, key[1]): n for part in self._all().values() for key, n in part.backend.warm().items()}
+        parts = (self._default, *self._parts.values())
+        return {(part.tenant, key[1]): n for part in parts for key, n in part.backend.warm().items()}
 
     async def wake(self, name: str) -> SandboxRecord | None:
         """Return the sandbox once it is Ready; see `base.Backend.wake`."""
@@ -191,9 +190,6 @@ class TenantBackend:
         """Open a stream to the sandbox's runner; see `base.Backend.open_stream`."""
         part, inner = self._at(name)
         return await part.backend.open_stream(inner)
-
-    def _all(self) -> dict[str, _Part]:
-        return {"": self._default, **self._parts}
 
     def _of(self, owner: str) -> _Part:
         """Return the part of an owner's tenant. Raises forbidden or backend_unavailable."""
