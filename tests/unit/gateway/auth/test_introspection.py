@@ -15,16 +15,10 @@ from sandpod_gateway.auth.oidc.provider import Provider
 from sandpod_gateway.auth.oidc.settings import OidcSettings
 from sandpod_gateway.auth.oidc.tokens import OidcVerifier
 from sandpod_gateway.errors import SandpodError
+from support.clock import Clock
 from support.servers.issuer import AUDIENCE, Issuer, provided
 
 REVOKED = '{"active": false}'
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

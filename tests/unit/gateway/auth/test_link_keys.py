@@ -15,22 +15,15 @@ from sandpod_gateway.backends.kubernetes.backend import KubernetesBackend
 from sandpod_gateway.backends.kubernetes.secrets import LINKS_ENTRY
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError
+from support.clock import Clock
 from support.servers.kube_server import KubeServer, serve
 
 OWNERS = {LOCAL_KEY_ID: LOCAL.owner}
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_000_000.0)
 
 
 async def gateway(store: SecretStore, clock: Clock) -> Links:

@@ -18,16 +18,10 @@ from sandpod_gateway.auth.oidc.answers import Introspection
 from sandpod_gateway.auth.oidc.provider import PAUSE, REFRESH, RETIRE, Provider
 from sandpod_gateway.auth.oidc.settings import OidcSettings
 from sandpod_gateway.auth.oidc.tokens import OidcVerifier
+from support.clock import Clock
 from support.servers.issuer import AUDIENCE, Issuer, provided
 
 Key = RSAKey | ECKey | OKPKey
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

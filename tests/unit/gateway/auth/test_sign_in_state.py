@@ -20,6 +20,7 @@ from sandpod_gateway.backends.kubernetes.backend import KubernetesBackend
 from sandpod_gateway.backends.kubernetes.secrets import SIGN_IN_ENTRY
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError
+from support.clock import Clock
 from support.servers.kube_server import KubeServer, serve
 
 BEGUN = "mcp-oauth-transactions"
@@ -27,17 +28,9 @@ SIGNED_IN = "mcp-upstream-tokens"
 KEY = bytes(32)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = time.time()  # the library has a clock of its own
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(time.time())  # the library has a clock of its own
 
 
 @pytest.fixture

@@ -14,23 +14,16 @@ from sandpod_gateway.usage.document import Document, decode
 from sandpod_gateway.usage.meter import MAX_CPUS, Meter
 from sandpod_gateway.usage.settings import QuotaSettings
 from sandpod_gateway.usage.shared import Others
+from support.clock import Clock
 
 CI, LAPTOP, BOB = Account("", "alice", "ci"), Account("", "alice", "laptop"), Account("", "bob", "ci")
 KEY = bytes(8)
 MEGABYTE = 10**6
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = datetime(2026, 11, 30, 12, tzinfo=UTC).timestamp()
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(datetime(2026, 11, 30, 12, tzinfo=UTC).timestamp())
 
 
 def meter(clock: Clock, **limits: Any) -> Meter:
