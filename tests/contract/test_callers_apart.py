@@ -44,7 +44,7 @@ CALLERS: Final = {
     "tenant that there is not": ("c", "alice"),
 }
 OTHERS: Final = list(CALLERS)[1:]
-FOREVER: Final = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(60)"
+FOREVER: Final = "import sys, time\nsys.stdout.write('begun\\n')\nwhile True: time.sleep(60)"
 NAMES: Final = ("sandbox", "name")  # by which a sandbox may be named
 _LAST: Final = {"close_sandbox": 1, "sandbox_close_session": 1, "stop_run": 2}  # what ends what others need
 
