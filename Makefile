@@ -126,12 +126,7 @@ test-cluster-contract: setup ## Runs in that cluster what all kinds of sandboxes
 .PHONY: test-end-to-end
 test-end-to-end: setup ## Runs all tests that need that cluster, most of them side by side
 	@$(MAKE) --no-print-directory test-e2e-alone
-	@$(MAKE) --no-print-directory -j3 -O test-e2e-shared test-e2e-operator test-e2e-objects
-
-# Both use the installed pools, and count what is there.
-.PHONY: test-e2e-shared
-test-e2e-shared: test-cluster-contract
-	@$(MAKE) --no-print-directory test-e2e-together
+	@$(MAKE) --no-print-directory -j3 -O test-e2e-operator test-e2e-together test-cluster-contract test-e2e-objects
 
 .PHONY: test-e2e-together
 test-e2e-together: setup ## Runs the tests of all parts together, as installed in that cluster

@@ -1,6 +1,7 @@
 """Fixtures of the contract suite: a started backend of each kind, and an owner whose sandboxes are closed after."""
 
 import compileall
+import functools
 import os
 import shutil
 import tempfile
@@ -61,7 +62,10 @@ def once() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def plain_python() -> Iterator[None]:
-    """Local sandboxes for which no Python is chosen have one with a single package, whatever this machine's own has."""
+    """Local sandboxes for which no Python is chosen have one with a single package, whatever this machine's own has.
+
+    Interpreters are asked once for what they are.
+    """
     inspect = local_host.inspect
     with tempfile.TemporaryDirectory(prefix="python-") as parent, pytest.MonkeyPatch.context() as patch:
         folder = Path(parent) / "plain"  # the one above is this user's alone, and sandboxes have others
@@ -77,6 +81,8 @@ def plain_python() -> Iterator[None]:
             return inspect(settings if is_chosen else settings.model_copy(update=python))
 
         patch.setattr(local_host, "inspect", inspected)
+        for look in ("_installation", "_node_version"):
+            patch.setattr(local_host, look, functools.cache(getattr(local_host, look)))
         yield
 
 

@@ -50,8 +50,57 @@ class Kept(NamedTuple):
     three: SandboxRecord
 
 
+class Short(NamedTuple):
+    """Sandboxes whose lifetimes pass while other tests run.
+
+    Attributes:
+        by_ttl: One that is over soon, and has a session.
+        idle: One that is not used.
+        stream_of_idle: A stream of that one.
+        used: What one that is used says once its first idle timeout has passed.
+        busy: One that has a background run.
+    """
+
+    by_ttl: SandboxRecord
+    idle: SandboxRecord
+    stream_of_idle: Peer
+    used: asyncio.Task[SandboxRecord]
+    busy: SandboxRecord
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def kept(common: Backend, case: Case) -> AsyncIterator[Kept]:
+async def short(common: Backend, case: Case) -> AsyncIterator[Short]:
+    """The sandboxes that end, or do not, by the time: started first, and looked at last."""
+    owner = owner_of(case.tenant, f"short-{uuid.uuid4().hex[:12]}")
+    await case.is_quick()
+    of_ttl = ClaimRequest(owner=owner, session="one", ttl=case.short, idle_timeout=case.short)
+    of_idle = ClaimRequest(owner=owner, ttl=600, idle_timeout=case.short)
+    by_ttl, idle = await asyncio.gather(common.claim(of_ttl), common.claim(of_idle))
+    async with talk(common, idle.name) as stream:
+        await case.is_quick()
+        longer = ClaimRequest(owner=owner, ttl=600, idle_timeout=2 * case.short)
+        used, busy = await asyncio.gather(common.claim(longer), common.claim(longer))
+        await common.keep_busy(busy.name, 300)
+        await common.keep_busy(busy.name, 1)
+        await common.touch(busy.name)
+
+        async def outlived() -> SandboxRecord | None:
+            await common.touch(used.name)
+            return await common.get(used.name) if is_past(used) else None
+
+        use = asyncio.create_task(until("the first idle timeout has passed", outlived, within=2 * BOUND))
+        yield Short(by_ttl, idle, stream, use, busy)
+        use.cancel()
+    for record in await common.list(owner):
+        await common.delete(record.name)
+
+
+def is_past(record: SandboxRecord) -> bool:
+    return record.expires is not None and datetime.now(UTC) > record.expires
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def kept(common: Backend, case: Case, short: Short) -> AsyncIterator[Kept]:  # noqa: ARG001 - time is to pass
     """Sandboxes for all tests of this module that leave them as they were."""
     owner = owner_of(case.tenant, f"kept-{uuid.uuid4().hex[:12]}")
     requests = [ClaimRequest(owner=owner, session="one"), ClaimRequest(owner=owner), ClaimRequest(owner=owner)]
@@ -223,69 +272,6 @@ async def test_deleting_a_sandbox_ends_its_streams_and_runs(backend: Backend, ow
         await peer.ended()
 
 
-@pytest.mark.claim("create_sandbox(lifetime)", "create_sandbox(lifetime.ttl)")
-@keeps("expiry:ttl")
-async def test_a_sandbox_ends_after_its_ttl_and_says_so(backend: Backend, owner: str, case: Case) -> None:
-    await case.is_quick()
-    request = ClaimRequest(owner=owner, session="one", ttl=case.short, idle_timeout=case.short)
-    record = await backend.claim(request)
-    over = await ended(backend, record.name)
-    assert (over.status, over.reason) == ("Expired", "TTLExpired")
-    with pytest.raises(SandpodError) as refused:
-        await backend.open_stream(record.name)
-    assert refused.value.code in {ErrorCode.SANDBOX_LOST, ErrorCode.SESSION_NOT_FOUND}
-    assert (await backend.claim(ClaimRequest(owner=owner, session="one"))).name != record.name
-
-
-@pytest.mark.promise("sessions-bounded")
-@pytest.mark.claim("create_sandbox(lifetime.idle_timeout)")
-@keeps("expiry:idle")
-async def test_a_sandbox_that_is_not_used_ends_after_its_idle_timeout(backend: Backend, owner: str, case: Case) -> None:
-    await case.is_quick()
-    record = await backend.claim(ClaimRequest(owner=owner, ttl=600, idle_timeout=case.short))
-    async with talk(backend, record.name) as peer:
-        over = await ended(backend, record.name)
-        assert (over.status, over.reason) == ("Expired", "IdleTimeout")
-        assert over.message
-        await peer.ended()
-
-
-@pytest.mark.claim("create_sandbox(lifetime.idle_timeout)")
-@keeps("expiry:touch")
-async def test_a_sandbox_that_is_used_outlives_its_idle_timeout(backend: Backend, owner: str, case: Case) -> None:
-    await case.is_quick()
-    record = await backend.claim(ClaimRequest(owner=owner, ttl=600, idle_timeout=2 * case.short))
-
-    async def used_past_its_first_expiry() -> bool:
-        await backend.touch(record.name)
-        return record.expires is not None and datetime.now(UTC) > record.expires
-
-    await until("the first idle timeout has passed", used_past_its_first_expiry, within=2 * case.short + BOUND)
-    still = await backend.get(record.name)
-    assert still is not None
-    assert still.status == "Ready"
-
-
-@pytest.mark.promise("idle")
-@keeps("expiry:busy")
-async def test_a_sandbox_with_a_background_run_is_not_idle_until_the_runs_timeout(
-    backend: Backend, owner: str, case: Case
-) -> None:
-    await case.is_quick()
-    record = await backend.claim(ClaimRequest(owner=owner, ttl=600, idle_timeout=2 * case.short))
-    await backend.keep_busy(record.name, 300)
-    await backend.keep_busy(record.name, 1)
-    await backend.touch(record.name)
-
-    async def past_its_first_expiry() -> bool:
-        return record.expires is not None and datetime.now(UTC) > record.expires
-
-    await until("the first idle timeout has passed", past_its_first_expiry, within=2 * case.short + BOUND)
-    still = await backend.get(record.name)
-    assert still is not None
-    assert still.status == "Ready"
-
-
 @keeps("lost:record")
 async def test_a_sandbox_whose_runner_ends_is_failed_and_can_be_replaced(
     backend: Backend, owner: str, case: Case
@@ -403,6 +389,46 @@ async def test_a_started_backend_tells_the_templates_that_claims_may_name(backen
     templates = {template.name: template for template in await backend.templates(kept.owner)}
     assert templates[kept.one.template].networks[0] == kept.one.network
     assert not templates[kept.one.template].foreign
+
+
+@pytest.mark.claim("create_sandbox(lifetime)", "create_sandbox(lifetime.ttl)")
+@keeps("expiry:ttl")
+async def test_a_sandbox_ends_after_its_ttl_and_says_so(backend: Backend, short: Short) -> None:
+    over = await ended(backend, short.by_ttl.name)
+    assert (over.status, over.reason) == ("Expired", "TTLExpired")
+    with pytest.raises(SandpodError) as refused:
+        await backend.open_stream(over.name)
+    assert refused.value.code in {ErrorCode.SANDBOX_LOST, ErrorCode.SESSION_NOT_FOUND}
+    again = ClaimRequest(owner=over.owner, session=short.by_ttl.session)
+    assert (await backend.claim(again)).name != over.name
+
+
+@pytest.mark.promise("sessions-bounded")
+@pytest.mark.claim("create_sandbox(lifetime.idle_timeout)")
+@keeps("expiry:idle")
+async def test_a_sandbox_that_is_not_used_ends_after_its_idle_timeout(backend: Backend, short: Short) -> None:
+    over = await ended(backend, short.idle.name)
+    assert (over.status, over.reason) == ("Expired", "IdleTimeout")
+    assert over.message
+    await short.stream_of_idle.ended()
+
+
+@pytest.mark.claim("create_sandbox(lifetime.idle_timeout)")
+@keeps("expiry:touch")
+async def test_a_sandbox_that_is_used_outlives_its_idle_timeout(short: Short) -> None:
+    assert (await short.used).status == "Ready"
+
+
+@pytest.mark.promise("idle")
+@keeps("expiry:busy")
+async def test_a_sandbox_with_a_background_run_is_not_idle_until_the_runs_timeout(
+    backend: Backend, short: Short
+) -> None:
+    async def outlived() -> SandboxRecord | None:
+        return await backend.get(short.busy.name) if is_past(short.busy) else None
+
+    still = await until("the first idle timeout has passed", outlived, within=2 * BOUND)
+    assert still.status == "Ready"
 
 
 async def test_every_obligation_has_a_test_and_every_test_has_one() -> None:
