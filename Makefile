@@ -133,7 +133,7 @@ test-e2e-together: setup ## Runs the tests of all parts together, as installed i
 	@$(CLUSTER_ENV) tools/cluster.sh e2e-together $(PYTEST_ARGS)
 
 .PHONY: test-e2e-objects
-test-e2e-objects: setup ## Runs the tests of the chart, and of what it installs in that cluster's API server
+test-e2e-objects: setup ## Runs the tests of the chart, of what it installs in that cluster's API server, and of a release of their own
 	@$(CLUSTER_ENV) tools/cluster.sh e2e-objects $(PYTEST_ARGS)
 
 .PHONY: test-e2e-operator

@@ -8,7 +8,7 @@
 #   install  installs the chart with two API keys, alice's and bob's, in .build/keys.json; takes more flags for helm
 #   contract      runs in it what all kinds of sandboxes must do
 #   e2e-together  runs helm test, then the tests of all parts together
-#   e2e-objects   runs the tests of the chart, and of the API server with what the chart installs there
+#   e2e-objects   runs the tests of the chart, of the API server with what the chart installs there, and of a second release
 #   e2e-operator  runs the tests that bring an operator of their own
 #   e2e-alone     runs the tests that stop something of the whole cluster, and bring it back
 #   down     deletes the cluster
@@ -105,7 +105,7 @@ contract() {
 }
 
 # The installed parts may come and go beside these two. The first need the processor, the second wait most of the time.
-objects=(tests/e2e/test_{admission,claim_storm,claims,crds,rbac}.py)
+objects=(tests/e2e/test_{admission,claim_storm,claims,crds,rbac,team}.py)
 # The first begins what the kubelet takes long to notice, and the last asks for it.
 operator=(tests/e2e/test_stalled_watches.py tests/e2e/test_operator_[!e]*.py tests/e2e/test_operator_ends.py)
 # What it does is felt in the whole cluster.

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx2
 import yaml
@@ -27,6 +28,7 @@ from sandpod_gateway.runner.connection import open_connection
 from support.cluster.callers import Caller, Session
 from support.cluster.cluster import Cluster, node_url, until
 from support.cluster.server import START_SECONDS, serving
+from support.command_line import sandpod
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,6 +56,25 @@ async def frames(backend: Backend, count: int) -> AsyncIterator[Row]:
     yield Row("frame", samples)
 
 
+async def team(folder: Path) -> tuple[str, tuple[str, ...]]:
+    """Return a key, and the flags of a gateway that does all that a team's endpoint does."""
+    made = json.loads(await sandpod("keys", "create", "--user", "bench", "--output", "json"))
+    (folder / "keys.yaml").write_text(json.dumps({"keys": [made["entry"]]}), encoding="utf-8")
+    (folder / "secret").write_text("another-value-that-is-masked", encoding="utf-8")
+    quota = json.dumps({"calls_per_minute": 1_000_000, "cpu_seconds_per_day": 1_000_000, "concurrent_runs": 100})
+    settings = {
+        "auth.keys-file": folder / "keys.yaml",
+        "quotas.per-key": quota,
+        "quotas.per-user": quota,
+        "quotas.per-tenant": quota,
+        "usage.directory": folder / "usage",
+        "audit.sink": "file",
+        "audit.path": folder / "audit.jsonl",
+        "local.secrets": json.dumps([{"name": "SERVICE_TOKEN", "file": str(folder / "secret")}]),
+    }
+    return made["key"], tuple(part for name, value in settings.items() for part in (f"--{name}", str(value)))
+
+
 async def local(options: argparse.Namespace) -> AsyncIterator[Row]:
     """All rows that a machine without a cluster has."""
     async with AsyncExitStack() as stack:
@@ -68,8 +89,13 @@ async def local(options: argparse.Namespace) -> AsyncIterator[Row]:
         async def refilled() -> bool:
             return await until("two warm sandboxes", look, within=START_SECONDS)
 
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        key, flags = await team(folder)
+        address, _ = await stack.enter_async_context(serving("--backend", "local", "--local.warm", "0", *flags))
+        other = await stack.enter_async_context(Caller(address, key).connect())
         parts = [
             *shared(session, options, refilled),
+            measures.difference(session, other, options.calls),
             measures.rate(session, options.calls, lambda: processor_seconds(pid)),
             frames(create_backend("local"), options.calls),
         ]

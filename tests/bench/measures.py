@@ -61,6 +61,22 @@ async def timed(count: int, call: Callable[[], Awaitable[Reply]], pause: float =
     return samples, replies
 
 
+async def difference(plain: Session, other: Session, count: int) -> AsyncIterator[Row]:
+    """How much longer the same run takes at another gateway: the two take turns, so that both meet the same load."""
+    sandbox = await plain.create(name="bench-plain")
+    others = await other.create(name="bench-other", secrets={"BENCH_TOKEN": "a-value-that-is-masked"})
+
+    async def at(session: Session, handle: str) -> float:
+        start = time.perf_counter()
+        checked(await session.python("print(1)", sandbox=handle))
+        return (time.perf_counter() - start) * MILLIS
+
+    samples = [await at(other, others) - await at(plain, sandbox) for _ in range(count + WARM_UP)]
+    yield Row("team", samples[WARM_UP:])
+    await plain.close(sandbox)
+    await other.close(others)
+
+
 async def calls(session: Session, count: int, refilled: Callable[[], Awaitable[object]]) -> AsyncIterator[Row]:
     """A sandbox in use, in each language; the Python runs also as the runner timed them."""
     sandbox = await session.create(name="bench-calls")

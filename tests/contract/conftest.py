@@ -3,7 +3,6 @@
 import compileall
 import functools
 import os
-import shutil
 import tempfile
 import uuid
 import venv
@@ -167,16 +166,6 @@ async def alone(address: str) -> AsyncIterator[Served]:
     """A caller of that gateway whose default sandbox no other test has used."""
     async with connected(address, Served) as here:
         yield here
-
-
-@pytest.fixture(scope="session")
-def chromium() -> str:
-    """The path of the system's browser."""
-    found = shutil.which("chromium") or shutil.which("google-chrome")
-    if found is None:
-        assert "CI" not in os.environ, "no Chromium on PATH"
-        pytest.skip("no Chromium on PATH: nothing was tried in a browser")
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ import pytest
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.settings import AuthSettings, Settings
+from support.gateway.browser import find_chromium
 from support.gateway.fake_gateway import keys_file
 from support.gateway.peer import BOUND, until
 from support.gateway.peers import ENVELOPE, HEADERS
@@ -65,12 +66,12 @@ def elsewhere() -> Iterator[Elsewhere]:
 
 
 @asynccontextmanager
-async def opened(chromium: str, folder: Path, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def opened(folder: Path, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """Open an address as a user does, in a browser that knows nothing yet."""
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}", "--no-first-run"]
     options += ["--disable-background-networking", "--disable-popup-blocking"]
     process = await asyncio.create_subprocess_exec(
-        chromium, *options, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        find_chromium(), *options, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
     )
     try:
         yield process
@@ -88,7 +89,7 @@ async def link(served: Served, name: str) -> str:
 
 @pytest.mark.promise("links", "no-script")
 async def test_file_that_a_sandbox_made_runs_no_script_in_a_browser(
-    chromium: str, tmp_path: Path, elsewhere: Elsewhere, served: Served
+    tmp_path: Path, elsewhere: Elsewhere, served: Served
 ) -> None:
     """By itself and in somebody else's page, where the same file from there does, a second later."""
     linked, same, controls = "", "", set()
@@ -107,16 +108,16 @@ async def test_file_that_a_sandbox_made_runs_no_script_in_a_browser(
     async def all_have_run() -> bool:
         return elsewhere.asked >= controls
 
-    async with opened(chromium, tmp_path, elsewhere.url):
+    async with opened(tmp_path, elsewhere.url):
         await until("the same files run where nothing forbids it", all_have_run)
     assert [path for path in elsewhere.asked if path.startswith("/linked")] == []
 
 
-async def test_picture_and_text_are_shown(chromium: str, tmp_path: Path, served: Served) -> None:
+async def test_picture_and_text_are_shown(tmp_path: Path, served: Served) -> None:
     await served.call("write_file", path="shown.txt", text="plain <b>text</b>")
     await served.call("write_file", path="shown.png", content_base64=PNG)
     for name, shown in (("shown.txt", "plain &lt;b&gt;text&lt;/b&gt;"), ("shown.png", "(1\u00d71)")):
-        async with opened(chromium, tmp_path, "--dump-dom", await link(served, name)) as process:
+        async with opened(tmp_path, "--dump-dom", await link(served, name)) as process:
             page, _ = await asyncio.wait_for(process.communicate(), BOUND)
         assert shown in page.decode()
 
@@ -144,7 +145,7 @@ await fetch(`/said/${said}`)
 
 
 async def test_page_of_an_allowed_origin_calls_tools_and_sends_and_reads_files_and_no_other(
-    chromium: str, tmp_path: Path, elsewhere: Elsewhere
+    tmp_path: Path, elsewhere: Elsewhere
 ) -> None:
     path, [key] = keys_file(tmp_path, "alice")
     auth = AuthSettings(keys_file=path)
@@ -159,7 +160,7 @@ async def test_page_of_an_allowed_origin_calls_tools_and_sends_and_reads_files_a
         async def has_said() -> bool:
             return any(path.startswith("/said/") for path in elsewhere.asked)
 
-        async with opened(chromium, tmp_path / "browser", elsewhere.url):
+        async with opened(tmp_path / "browser", elsewhere.url):
             await until("the page is done", has_said)
     said = [unquote(path) for path in elsewhere.asked if path.startswith("/said/")]
     assert said == ["/said/sent:bytes 0-3/14,TypeError"]

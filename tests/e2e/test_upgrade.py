@@ -7,7 +7,6 @@ own, in namespaces of its own; the CRDs are the cluster's, so nothing else may r
 import asyncio
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import yaml
 
 from support.cluster.callers import Caller
 from support.cluster.cluster import Cluster, node_url
+from support.cluster.release import SMALL, done, image, run
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FIRST: Final = str(Path(__file__).parent / "charts" / "sandpod-0.1.0.tgz")
@@ -32,21 +32,6 @@ with open("beats", "w") as file:
         file.flush()
         time.sleep(0.1)
 """
-
-
-def run(*command: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=400)
-
-
-def done(*command: str, stdin: str | None = None) -> str:
-    """Return what a command prints.
-
-    Raises:
-        AssertionError: It failed; has what it said.
-    """
-    ended = run(*command, stdin=stdin)
-    assert ended.returncode == 0, f"{' '.join(command)}: {ended.stderr}"
-    return ended.stdout
 
 
 def helm(action: str, *arguments: str) -> str:
@@ -69,20 +54,14 @@ def digests() -> set[str]:
 
 
 def values(keys: dict[str, Any]) -> dict[str, Any]:
-    prefix, tag = os.environ.get("IMAGE_PREFIX", "sandpod"), os.environ.get("IMAGE_TAG", "dev")
-    small = {"cpu": "1", "cpuRequest": "20m", "memory": "512Mi", "memoryRequest": "64Mi"}
     return {
         "auth": {"keys": [keys["alice"]["entry"]]},
-        "gateway": {
-            "image": {"repository": f"{prefix}/gateway", "tag": tag},
-            "replicas": 1,
-            "service": {"type": "NodePort"},
-        },
-        "operator": {"image": {"repository": f"{prefix}/operator", "tag": tag}, "replicas": 1},
+        "gateway": {**image("gateway"), "replicas": 1, "service": {"type": "NodePort"}},
+        "operator": {**image("operator"), "replicas": 1},
         "sandboxes": {
             "namespace": SANDBOXES,
-            "image": {"repository": f"{prefix}/sandbox", "tag": tag},
-            "templates": {"default": {"resources": small, "preimport": []}},
+            **image("sandbox"),
+            "templates": {"default": {"resources": SMALL, "preimport": []}},
             "pools": {"default": {"replicas": 1}},
         },
     }

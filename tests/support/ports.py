@@ -4,9 +4,9 @@ import socket
 import time
 
 
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+def free_port(address: str = "127.0.0.1") -> int:
+    """Return a port of this machine's address that nobody listens on."""
+    with socket.create_server((address, 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
 

@@ -45,18 +45,19 @@ class QuotaSettings(StrictModel):
     per_tenant: Quota = Quota()
     """Of each tenant, with all users together; without tenants, of all callers."""
     keys: dict[str, Quota] = Field(default_factory=dict)
-    """Of single keys, as USER/NAME: what is set here takes the place of per_key's."""
+    """Of single keys, as USER/NAME, or TENANT/USER/NAME: what is set here takes the place of per_key's."""
     users: dict[str, Quota] = Field(default_factory=dict)
-    """Of single users: what is set here takes the place of per_user's."""
+    """Of single users, as USER, or TENANT/USER: what is set here takes the place of per_user's."""
     tenants: dict[str, Quota] = Field(default_factory=dict)
     """Of single tenants: what is set here takes the place of per_tenant's."""
 
     def of(self, account: Account) -> tuple[Quota, Quota, Quota]:
         """Return the limits of an account's tenant, user and key."""
+        user = f"{account.tenant}/{account.user}" if account.tenant else account.user
         return (
             _with(self.per_tenant, self.tenants.get(account.tenant)),
-            _with(self.per_user, self.users.get(account.user)),
-            _with(self.per_key, self.keys.get(f"{account.user}/{account.key}")),
+            _with(self.per_user, self.users.get(user)),
+            _with(self.per_key, self.keys.get(f"{user}/{account.key}")),
         )
 
 

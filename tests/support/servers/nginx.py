@@ -10,10 +10,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
 import pytest
+from cryptography import x509
 
 from support.ports import free_port
 from support.servers.certificates import make_chain
@@ -38,11 +40,13 @@ class Proxy:
 
     Attributes:
         address: Where it serves over HTTPS.
-        trust: Trusts the root of its certificate's chain, and nothing else.
+        root: The root of its certificate's chain.
+        trust: Trusts that root, and nothing else.
         folder: Where it would keep what it buffers.
     """
 
     address: str
+    root: Path
     trust: ssl.SSLContext
     folder: Path
 
@@ -57,15 +61,23 @@ def find_nginx() -> str:
 
 
 @contextmanager
-def nginx(folder: Path, *servers: str, patience: str = "1h") -> Iterator[Proxy]:
-    """Serve those servers, each `address:port`, as the example does; nginx waits for them as long as `patience`."""
-    program, port = find_nginx(), free_port()
-    root, chain, key = make_chain(folder, "localhost")
+def nginx(
+    folder: Path, *servers: str, patience: str = "1h", address: str = "127.0.0.1", port: int | None = None
+) -> Iterator[Proxy]:
+    """Serve those servers, each `address:port`, as the example does; nginx waits for them as long as `patience`.
+
+    It serves at this machine's `address`, under the name localhost where that is the usual one, and a free port.
+    """
+    program, port = find_nginx(), port or free_port(address)
+    folder.mkdir(exist_ok=True)
+    host = "localhost" if address == "127.0.0.1" else address
+    own = x509.DNSName(host) if host != address else x509.IPAddress(ip_address(address))
+    root, chain, key = make_chain(folder, own)
     upstream = "".join(f"server {server}; " for server in servers)
     text = re.sub(r"(?:\s*server 10\.[^;]+;)+", f" {upstream}", EXAMPLE.read_text(encoding="utf-8"))
     for old, new in (
-        ("listen 443", f"listen 127.0.0.1:{port}"),
-        ("sandpod.example.com", "localhost"),
+        ("listen 443", f"listen {address}:{port}"),
+        ("sandpod.example.com", host),
         ("/etc/nginx/tls/chain.pem", str(chain)),
         ("/etc/nginx/tls/key.pem", str(key)),
         ("1h;", f"{patience};"),
@@ -75,16 +87,16 @@ def nginx(folder: Path, *servers: str, patience: str = "1h") -> Iterator[Proxy]:
     (folder / "nginx.conf").write_text(_MAIN.format(server=text), encoding="utf-8")
     with subprocess.Popen([program, "-p", str(folder), "-c", "nginx.conf"]) as process:
         try:
-            _await(process, port)
-            yield Proxy(f"https://localhost:{port}", ssl.create_default_context(cafile=str(root)), folder)
+            _await(process, address, port)
+            yield Proxy(f"https://{host}:{port}", root, ssl.create_default_context(cafile=str(root)), folder)
         finally:
             process.terminate()
 
 
-def _await(process: subprocess.Popen[bytes], port: int) -> None:
+def _await(process: subprocess.Popen[bytes], address: str, port: int) -> None:
     end = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < end:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        with suppress(OSError), socket.create_connection((address, port), timeout=1):
             return
         time.sleep(0.02)
     raise AssertionError(f"nginx does not listen; its status is {process.returncode}")

@@ -151,13 +151,17 @@ def test_own_limit_of_a_user_replaces_what_it_names() -> None:
     limits = QuotaSettings.model_validate(
         {
             "per_user": {"sandboxes": 2, "concurrent_runs": 3},
-            "users": {"alice": {"sandboxes": 9, "calls_per_minute": 5}},
+            "users": {"alice": {"sandboxes": 9, "calls_per_minute": 5}, "red/alice": {"sandboxes": 1}},
+            "keys": {"red/alice/ci": {"concurrent_runs": 1}},
             "tenants": {"": {"concurrent_runs": 7}},
         }
     )
     tenant, user, key = limits.of(CI)
     assert (user.sandboxes, user.concurrent_runs, user.calls_per_minute) == (9, 3, 5)
     assert (tenant.concurrent_runs, key.concurrent_runs) == (7, None)
+    tenant, user, key = limits.of(Account("red", "alice", "ci"))
+    assert (user.sandboxes, user.concurrent_runs, user.calls_per_minute) == (1, 3, None)
+    assert (tenant.concurrent_runs, key.concurrent_runs) == (None, 1)
 
 
 def test_forged_processor_time_is_bounded_by_the_time_that_the_run_had(clock: Clock) -> None:
