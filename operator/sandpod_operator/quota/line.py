@@ -10,9 +10,11 @@ as it has refused a pod, whoever wants one waits in the line, and one at a time 
   the same one has the turn again. Otherwise whoever asks as that moment ends would get the place. It is over as soon as
   somebody is let in.
 
-A refused claim, whose caller waits, gets a place that a pool gives up; so does a pool that has nothing. They are first
-in the line, and the line rests until that pod has left, so the giver does not take it back. Nothing is given up for
-what is larger than the whole quota. A claim that no node takes waits here too, for such a place alone.
+Claims are let in by the time for which they have waited; when one is, the others of its owner begin again, so that who
+has many holds up nobody's first. A refused claim, whose caller waits, gets a place that a pool gives up; so does a pool
+that has nothing. They are first in the line, and the line rests until that pod has left, so the giver does not take it
+back. Nothing is given up for what is larger than the whole quota. A claim that no node takes waits here too, for such a
+place alone.
 """
 
 from collections.abc import Callable
@@ -47,6 +49,8 @@ class Waiter:
 
     key: Key  # the claimed Sandbox's, or the pool's
     since: datetime
+    ranks_since: datetime  # the same, or when another claim of its owner was let in
+    owner: str = ""  # of the claim
     for_node: bool = False  # whether it has its place in the quota, and no node takes it
     sandboxes: dict[str, Key] = field(default_factory=dict)  # by uid: a claim's only one, or some of a pool's
     refused: bool = False  # since the last sign of room
@@ -135,8 +139,11 @@ class Line:
         self._rounds = 0
         if not self._given:  # else the next refusal may be of a place that is on its way
             self._settles_at = _LONG_AGO
-        if uid in self._whose:
-            self._whose[uid].gifts, self._whose[uid].next_gift = 0, _LONG_AGO
+        if (waiter := self._whose.get(uid)) is not None:
+            waiter.gifts, waiter.next_gift = 0, _LONG_AGO
+            for other in self._waiters.values():
+                if other.owner == waiter.owner:
+                    other.ranks_since = self._clock()
             self._leave(uid)
         self._offer()
 
@@ -199,7 +206,9 @@ class Line:
         waiter = self._whose.get(uid)
         if waiter is None or (waiter.key, waiter.for_node) != (key, for_node):
             self._leave(uid)
-            waiter = self._waiters.setdefault(key, Waiter(key=key, since=self._clock(), for_node=for_node))
+            now, claim = self._clock(), sandbox.spec.claim
+            new = Waiter(key=key, since=now, ranks_since=now, owner=claim.owner if claim else "", for_node=for_node)
+            waiter = self._waiters.setdefault(key, new)
             waiter.sandboxes[uid] = _key(sandbox)
             self._whose[uid] = waiter
         return waiter
@@ -238,11 +247,11 @@ class Line:
         wanted = self._pools[pool].wanted if pool in self._pools else 0
         return self._placed(pool) / wanted if wanted else 1.0
 
-    def _order(self, waiter: Waiter) -> tuple[int, float, Key]:
+    def _order(self, waiter: Waiter) -> tuple[int, float, datetime, Key]:
         """Return a waiter's sort key: claims first, the longest wait before all, then pools by what they have."""
         if waiter.key.kind == POOLS.kind:
-            return 1, self._level(waiter.key), waiter.key
-        return 0, waiter.since.timestamp(), waiter.key
+            return 1, self._level(waiter.key), waiter.since, waiter.key
+        return 0, waiter.ranks_since.timestamp(), waiter.since, waiter.key
 
     def _turn(self) -> Key | None:
         now = self._clock()

@@ -12,7 +12,7 @@ from sandpod_kube.resources import POOLS, SANDBOXES, Key
 from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.model.observed import Share
 from sandpod_operator.quota.line import GIVES_AGAIN, LEAVES, NODES_YIELD, REST, SETTLES, Line
-from support.operator.world import NOW, SPACE, a_sandbox, metadata, sandbox_object, settings
+from support.operator.world import NOW, SPACE, metadata, sandbox_object, settings
 
 if TYPE_CHECKING:
     from sandpod_kube.workqueue import WorkQueue
@@ -30,10 +30,14 @@ def sandbox(name: str) -> Key:
 
 
 def box(name: str, *, claimed: float | None = None, lacks_node: bool = False) -> Sandbox:
-    """A sandbox: of the pool `a` or `b`, or claimed if it has another name."""
+    """A sandbox: of the pool `a` or `b`, or claimed if it has another name, by who is named before a hyphen."""
     labels = {names.LABEL_POOL: name}
     status = {"reason": Reason.UNSCHEDULABLE} if lacks_node else {}
-    return a_sandbox(name, claimed=claimed if name in {"a", "b"} else 0, meta={"labels": labels}, status=status)
+    made = sandbox_object(name, claimed=claimed if name in {"a", "b"} else 0)
+    if "claim" in made["spec"]:
+        made["spec"]["claim"]["owner"] = name.partition("-")[0]
+    made["metadata"]["labels"] = labels
+    return Sandbox.model_validate({**made, "status": status})
 
 
 class Bench(Line):
@@ -93,6 +97,19 @@ def test_claims_come_first_the_longest_wait_before_others_then_pools_by_what_the
     line = Bench("a", "b", "early")
     line.joins("late", after=1)
     assert line.everyone_is_refused() == ["early", "late", "b", "a"]
+
+
+def test_owner_of_many_claims_holds_up_nobodys_first() -> None:
+    line = Bench("many-1", "many-2", "many-3")
+    for name in ("few-1", "other-1"):
+        line.joins(name, after=1)
+    let_in = []
+    while (turn := line.turn_after(1)) is not None:
+        let_in.append(turn)
+        if turn == "few-1":
+            line.joins("few-2")
+        line.let_in(box(turn).metadata.uid)
+    assert let_in == ["many-1", "few-1", "other-1", "many-2", "few-2", "many-3"]
 
 
 def test_nobody_is_asked_twice_before_there_is_a_sign_of_room() -> None:
