@@ -6,6 +6,7 @@ log. What comes from callers is bounded here.
 
 import hashlib
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,6 +16,8 @@ MAX_TEXT: Final = 256  # characters of anything that a caller chose
 MAX_BODY: Final = 64 * 1024  # bytes of a program that is recorded whole
 
 CodeForm = Literal["hash", "body", "none"]
+Mask = Callable[[Any], Any]
+Program = tuple[str, str | None]  # its text, and what is shown of it
 Record = dict[str, Any]
 
 current: Final[ContextVar["Act | None"]] = ContextVar("sandpod_act", default=None)
@@ -30,24 +33,43 @@ class Act:
     started: float = field(default_factory=time.perf_counter)
     number: int = 0  # joins the records of one act
     known: bool = True  # whether it is known whose it is; what is not is no act, and has no record
+    mask: Mask | None = None  # hides the secrets of the sandboxes that it used
 
     def note(self, **facts: Any) -> None:
         """Add what is known now; what is None is not."""
         self.facts.update({name: bounded(value) for name, value in facts.items() if value is not None})
 
     def record(self, phase: Literal["begin", "end"]) -> Record:
-        """Return the record of its beginning or end as of now."""
+        """Return the record of its beginning or end as of now.
+
+        Parameters are in that of the end alone: before, it is not known which secrets have to be masked there.
+        """
         record = {**self.facts, "time": now(), "event": self.event, "phase": phase, "id": self.number}
+        parameters = record.pop("parameters", None)
         if phase == "end":
+            if parameters is not None:
+                record["parameters"] = parameters if self.mask is None else self.mask(parameters)
             record["outcome"] = self.facts.get("outcome", "refused" if "error" in self.facts else "ok")
             record["duration_ms"] = round((time.perf_counter() - self.started) * 1000)
         return record
+
+    def program(self, phase: Literal["begin", "end"]) -> Program | None:
+        """Return the program of the act, for a record; it is shown at the end alone, too."""
+        if self.code is None:
+            return None
+        return self.code, None if phase == "begin" else self.code if self.mask is None else self.mask(self.code)
 
 
 def note(**facts: Any) -> None:
     """Add to what is known of the act that is going on, if it is recorded; what is None is not known."""
     if (act := current.get()) is not None:
         act.note(**facts)
+
+
+def hide(mask: Mask) -> None:
+    """Mask parameters and program in the record of the act that is going on, if it is recorded."""
+    if (act := current.get()) is not None:
+        act.mask = mask
 
 
 def now() -> str:
@@ -60,12 +82,13 @@ def bounded(value: Any) -> Any:
     return f"{value[:MAX_TEXT]}…" if isinstance(value, str) and len(value) > MAX_TEXT else value
 
 
-def code_facts(code: str, form: CodeForm) -> Record:
+def code_facts(program: Program, form: CodeForm) -> Record:
     """Return what is recorded of a program."""
+    code, shown = program
     if form == "none":
         return {}
     data = code.encode("utf-8", "surrogatepass")
     facts: Record = {"code_sha256": hashlib.sha256(data).hexdigest(), "code_bytes": len(data)}
-    if form == "body":
-        facts["code"] = data[:MAX_BODY].decode("utf-8", "replace")
+    if form == "body" and shown is not None:
+        facts["code"] = shown.encode("utf-8", "surrogatepass")[:MAX_BODY].decode("utf-8", "replace")
     return facts

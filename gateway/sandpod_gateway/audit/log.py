@@ -11,7 +11,7 @@ from typing import Any, Final
 import anyio
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.audit.act import Act, Record, current, now
+from sandpod_gateway.audit.act import Act, Program, Record, current, now
 from sandpod_gateway.audit.refusals import WINDOW, Refusals
 from sandpod_gateway.audit.settings import AuditSettings
 from sandpod_gateway.audit.sinks import FileSink, Sink, StdoutSink
@@ -69,9 +69,9 @@ class AuditLog:
             await asyncio.sleep(WINDOW)
             self._refusals.flush()
 
-    def _write(self, record: Record, code: str | None = None) -> None:
+    def _write(self, record: Record, program: Program | None = None) -> None:
         for writer in self._writers:
-            writer.submit({"time": now(), **record}, code)
+            writer.submit({"time": now(), **record}, program)
 
     def event(self, event: str, **facts: Any) -> None:
         """Record what no caller did."""
@@ -98,7 +98,7 @@ class AuditLog:
         finally:
             current.reset(token)
             if act.known:
-                self._write(act.record("end"), act.code)
+                self._write(act.record("end"), act.program("end"))
 
     async def begin(self, **facts: Any) -> None:
         """Note facts of the current act. Where records are required, write it; do nothing more until it is written.
@@ -115,7 +115,7 @@ class AuditLog:
         loop, record = asyncio.get_running_loop(), act.record("begin")
         waiting = [loop.create_future() for _ in self._writers]
         for writer, future in zip(self._writers, waiting, strict=True):
-            writer.submit(record, act.code, _told(loop, future))
+            writer.submit(record, act.program("begin"), _told(loop, future))
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 written = all(await asyncio.gather(*waiting))
@@ -126,7 +126,6 @@ class AuditLog:
             message = "Nothing was done: this server must record each call, and can't write its audit log now."
             step = "Tell the administrator: the server's log says why. Try again later."
             raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, message, next_step=step)
-        act.code = None  # the record of the end need not repeat it
 
 
 def _told(loop: asyncio.AbstractEventLoop, future: asyncio.Future[bool]) -> Any:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from sandpod_gateway.audit.act import CodeForm, Record, bounded, code_facts, now
+from sandpod_gateway.audit.act import CodeForm, Program, Record, bounded, code_facts, now
 from sandpod_gateway.audit.chain import Chain
 from sandpod_gateway.audit.sinks import Sink
 from sandpod_gateway.metrics import Metrics
@@ -20,7 +20,7 @@ MAX_HELD: Final = 64 * 2**20  # characters of programs whose hash is not worked 
 CLOSE_SECONDS: Final = 10.0  # for what waits, when the server ends
 
 Done = Callable[[bool], None]
-Waiting = tuple[Record, str | None, Done | None]
+Waiting = tuple[Record, Program | None, Done | None]
 
 
 class Writer:
@@ -48,13 +48,13 @@ class Writer:
         self._append({**facts, **follows, "time": now(), "event": "start"})
         self._thread.start()
 
-    def submit(self, record: Record, code: str | None = None, done: Done | None = None) -> None:
+    def submit(self, record: Record, program: Program | None = None, done: Done | None = None) -> None:
         """Queue a record, with the program that it is about; `done` is told in another thread whether it is written."""
-        size = len(code or "")
+        size = len(program[0]) if program is not None else 0
         with self._ready:
             full = self._closing or len(self._waiting) >= MAX_WAITING or self._held + size > MAX_HELD
             if not full:
-                self._waiting.append((record, code, done))
+                self._waiting.append((record, program, done))
                 self._held += size
                 if len(self._waiting) == 1:  # the thread waits for nothing else
                     self._ready.notify()
@@ -77,7 +77,7 @@ class Writer:
 
     def _run(self) -> None:
         while batch := self._next():
-            written = [self._write(record, code) for record, code, _ in batch]
+            written = [self._write(record, program) for record, program, _ in batch]
             on_disk = not self._sync or self._synced()
             for (_, _, done), each in zip(batch, written, strict=True):
                 if done is not None:
@@ -89,11 +89,11 @@ class Writer:
             batch, self._waiting, self._held = self._waiting, [], 0
             return batch
 
-    def _write(self, record: Record, code: str | None) -> bool:
+    def _write(self, record: Record, program: Program | None) -> bool:
         """Write a record, and before it how many were lost. Return whether it is written."""
         try:
-            if code is not None:
-                record = {**record, **code_facts(code, self._code)}
+            if program is not None:
+                record = {**record, **code_facts(program, self._code)}
             with self._ready:
                 lost, since = self._lost, self._since
             if lost:

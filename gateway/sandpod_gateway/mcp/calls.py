@@ -22,6 +22,7 @@ from pydantic import ValidationError as PydanticError
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import TOOLS, Toolset, expanded
+from sandpod_gateway.audit.act import hide
 from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.masking.current import calling
@@ -83,6 +84,7 @@ class CallMiddleware(Middleware):
     async def on_call_tool(self, context: Call, call_next: CallNext[CallToolRequestParams, Any]) -> Any:
         """Pass the call on; a refusal becomes a result."""
         with calling(context.message.name) as call:
+            hide(call.masked)
             return mask_result(await self._call(context, call_next), call)
 
     async def _call(self, context: Call, call_next: CallNext[CallToolRequestParams, Any]) -> Any:

@@ -120,6 +120,23 @@ async def test_record_says_who_did_what_and_holds_no_secret(tmp_path: Path) -> N
     assert (unknown["tool"], unknown["outcome"]) == ("no_such_tool", "refused")
 
 
+@pytest.mark.promise("audit-secrets")
+@pytest.mark.parametrize("required", [False, True])
+async def test_secrets_of_a_sandbox_are_masked_in_what_is_recorded_of_its_calls(
+    tmp_path: Path, *, required: bool
+) -> None:
+    audit = AuditSettings(sink="file", path=tmp_path / "audit.jsonl", code="body", required=required)
+    gateway = Gateway(Settings(audit=audit), FakeBackend())
+    async with calling(gateway) as client:
+        given = await call(client, "create_sandbox", secrets={"TOKEN": SECRET})
+        await call(client, "run_python_code", code=f"print('{SECRET}')", sandbox=given["sandbox"])
+        await call(client, "read_file", path=f"{SECRET}.txt", sandbox=given["sandbox"])
+    *_, ran, read = [act for act in acts_in(tmp_path) if act["phase"] == "end"]
+    assert SECRET not in (tmp_path / "audit.jsonl").read_text("utf-8")
+    assert (ran["code"], ran["code_bytes"]) == ("print('[secret TOKEN]')", len(SECRET) + 9)
+    assert read["parameters"] == {"path": "[secret TOKEN].txt"}
+
+
 async def test_call_that_is_cancelled_has_a_record(tmp_path: Path) -> None:
     backend = FakeBackend()
     gateway = Gateway(settings_for(tmp_path), backend)
@@ -154,7 +171,7 @@ async def test_nothing_is_done_while_a_required_record_can_not_be_written(tmp_pa
     assert (begin["phase"], end["phase"], begin["id"] == end["id"]) == ("begin", "end", True)
     assert "outcome" not in begin
     assert begin["code_bytes"] == 8
-    assert "code_bytes" not in end
+    assert (end["code_bytes"], end["code_sha256"]) == (8, begin["code_sha256"])
 
 
 @pytest.mark.promise("audit-required")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sandpod_gateway.audit import writer as writing
-from sandpod_gateway.audit.act import CodeForm
+from sandpod_gateway.audit.act import CodeForm, Program
 from sandpod_gateway.audit.settings import AuditSettings
 from sandpod_gateway.audit.sinks import FileSink, Sink, StdoutSink
 from sandpod_gateway.audit.verify import Verification
@@ -78,7 +78,7 @@ def test_records_are_whole_and_in_the_order_in_which_they_came(tmp_path: Path) -
     path = tmp_path / "audit.jsonl"
     with writer_to(file_sink(path)) as writer:
         for number in range(500):
-            writer.submit({"event": "call", "number": number}, "x" * number)
+            writer.submit({"event": "call", "number": number}, ("x" * number, None))
     records = records_of(path)
     assert [record["event"] for record in records[:1] + records[-1:]] == ["start", "stop"]
     assert [(record["number"], record["code_bytes"]) for record in records[1:-1]] == [(n, n) for n in range(500)]
@@ -229,9 +229,9 @@ class HeldSink(StdoutSink):
 
 
 @pytest.mark.promise("audit-lost")
-@pytest.mark.parametrize(("limit", "value", "code"), [("MAX_WAITING", 3, None), ("MAX_HELD", 30, "x" * 10)])
+@pytest.mark.parametrize(("limit", "value", "program"), [("MAX_WAITING", 3, None), ("MAX_HELD", 30, ("x" * 10, None))])
 def test_queue_is_bounded_and_what_does_not_fit_is_counted(
-    limit: str, value: int, code: str | None, monkeypatch: pytest.MonkeyPatch
+    limit: str, value: int, program: Program | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writing, limit, value)
     sink, answers = HeldSink(), list[bool]()
@@ -239,7 +239,7 @@ def test_queue_is_bounded_and_what_does_not_fit_is_counted(
         writer.submit({"event": "call"})
         assert sink.entered.wait(PATIENCE)
         for number in range(5):
-            writer.submit({"event": "call", "number": number}, code, answers.append)
+            writer.submit({"event": "call", "number": number}, program, answers.append)
         assert answers == [False, False], "the last two, at once"
         sink.may.set()
     records = [json.loads(line) for line in sink.lines]
@@ -262,7 +262,7 @@ def test_program_is_recorded_as_the_setting_says(form: CodeForm, members: set[st
     for each in forms:
         writer = Writer(file_sink(path), f"host/{each}", Metrics(), code=each, sync=True)
         writer.open({})
-        writer.submit({"event": "call"}, "é" * 40_000 + "\ud800")
+        writer.submit({"event": "call"}, ("é" * 40_000 + "\ud800", "é" * 40_000))
         writer.close({})
     records = {record["replica"]: record for record in records_of(path) if record["event"] == "call"}
     assert {name for name in records[f"host/{form}"] if name.startswith("code")} == members
