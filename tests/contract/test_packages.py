@@ -174,7 +174,8 @@ async def test_what_is_no_name_is_refused_before_anything_is_asked_and_failures_
 
 
 async def test_package_for_which_there_is_no_room_leaves_nothing_and_says_so() -> None:
-    async with place("--local.packages-size", "4Mi") as here:
+    of_user = ("--quotas.per-user", '{"bytes_per_day": 3000}')
+    async with place("--local.packages-size", "4Mi", *of_user) as here:
         content = wheel("greet", "1.0", files={"greet/data.bin": "0" * 6_000_000})
         here.index.add("greet", "1.0", content=content)
         failed = await here.install("greet")
@@ -191,6 +192,9 @@ async def test_package_for_which_there_is_no_room_leaves_nothing_and_says_so() -
         left = "find ~/.local/ /tmp -xdev -type f ! -name .lock; du -sm ~/.local/ | cut -f1"
         assert int((await here.shell(left))["stdout"]) <= 1
         assert (await here.install("small"))["status"] == "success"
+        # What was brought in counts as other bytes do.
+        failed = await here.install("other")
+        assert (failed["error"], "3000 bytes in and out" in failed["message"]) == ("quota_exceeded", True), failed
 
 
 async def test_packages_larger_than_tmp_and_memory_have_room_of_their_own() -> None:

@@ -245,6 +245,7 @@ class Installation(ResultModel):
     message: OnlyIfSet[str] = None  # why it failed, in a sentence
     cause: OnlyIfSet[str] = None  # what is behind it, where it is known
     next: OnlyIfSet[str] = None
+    retry_after_seconds: OnlyIfSet[int] = None  # after which the same call may be accepted, where that is known
 
 
 class PackageInfo(Package):

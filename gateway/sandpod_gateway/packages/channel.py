@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 from cachetools import TTLCache
 
 from sandpod_gateway.api.results import ErrorCode, Package, PackageInfo
+from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import Content, FileCache
@@ -21,6 +22,7 @@ from sandpod_gateway.packages.process import scratch_folder
 from sandpod_gateway.packages.sandbox import Program, Report, S, Untrusted
 from sandpod_gateway.packages.settings import NpmSettings, PackageSettings
 from sandpod_gateway.sandboxes.service import Sandboxes
+from sandpod_gateway.usage.amounts import account_of
 
 MAX_REQUESTED: Final = 50
 MAX_LENGTH: Final = 200
@@ -69,6 +71,7 @@ class Channel(ABC, Generic[S, R]):
         self._cache = cache
         self._slots = slots
         self._program = Program(sandboxes, self.program, self.model, settings.timeout)
+        self._sandboxes = sandboxes
         self._resolutions: TTLCache[tuple[str, ...], R] = TTLCache(_RESOLUTIONS, _FRESH)
 
     @property
@@ -109,12 +112,14 @@ class Channel(ABC, Generic[S, R]):
     async def install(self, record: SandboxRecord, wanted: list[Any]) -> tuple[list[Package], str | None]:
         """Install what is missing; return the packages with their dependencies, and a note for the caller.
 
-        Raises what `supplied` and `Program.run` raise.
+        Raises what `supplied` and `Program.run` raise, or quota_exceeded: the caller may move no more bytes today.
         """
+        account = account_of(current_caller())
         state = await self._program.run(record)
         present = self.present(wanted, state)
         if present is not None:
             return present, None
+        self._sandboxes.meter.check_bytes(account)
         async with self.supplied(record.owner, wanted, state) as (found, files):
             missing = [
                 {**package.model_dump(include={"name", "path"}), "sha256": content.sha256, "size": content.size}
@@ -124,6 +129,7 @@ class Channel(ABC, Generic[S, R]):
             if missing or changes:
                 order = {"packages": missing, **changes}
                 state = await self._program.run(record, order, [content.file for _, content in files])
+                self._sandboxes.meter.installed(account, record.name, sum(content.size for _, content in files))
         return self._result(found, [package for package, _ in files], state)
 
     def present(self, wanted: list[Any], state: S) -> list[Package] | None:

@@ -140,6 +140,10 @@ class Meter:
         """Count bytes of files that were put into a sandbox or read from it."""
         self._charge(account, Amounts(bytes_in=into, uploads=into, bytes_out=out), sandbox)
 
+    def installed(self, account: Account, sandbox: str, size: int) -> None:
+        """Count bytes of packages that were put into a sandbox."""
+        self._charge(account, Amounts(bytes_in=size), sandbox)
+
     @contextmanager
     def claiming(self, account: Account, alive: Collection[str]) -> Iterator[None]:
         """Hold a place for a sandbox. `alive` are those of the tenant that have not ended.

@@ -30,7 +30,7 @@ class Quota(StrictModel):
     cpu_seconds_per_day: Limit = None
     """Processor time of runs; a run counts when it ends, and what has begun goes on."""
     bytes_per_day: Limit = None
-    """Code, input and output of runs, and files in both directions."""
+    """Code, input and output of runs, files in both directions, and packages that are installed."""
     upload_bytes_per_day: Limit = None
     """Files that are put into sandboxes."""
 
