@@ -1,7 +1,6 @@
 """A small Kubernetes API server over HTTP, for the tests of the Kubernetes backend that need no cluster."""
 
 import asyncio
-import copy
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -73,6 +72,7 @@ class KubeServer:
         app.router.add_get(f"{_PREFIX}/{names.TEMPLATES}", self._templates)
         app.router.add_get(f"{_PREFIX}/{names.TEMPLATES}/{{name}}", self._template)
         app.router.add_get(f"{_PREFIX}/{names.SANDBOXES}", self._sandboxes)
+        app.router.add_get(f"{_PREFIX}/{names.SANDBOXES}/{{name}}", self._get)
         app.router.add_patch(f"{_PREFIX}/{names.SANDBOXES}/{{name}}", self._patch)
         app.router.add_delete(f"{_PREFIX}/{names.SANDBOXES}/{{name}}", self._delete)
         app.router.add_get("/api/v1/namespaces/tests/pods/{name}/exec", self._exec)
@@ -105,12 +105,19 @@ class KubeServer:
         while True:
             await response.write(json.dumps(await queue.get()).encode() + b"\n")
 
+    async def _get(self, request: web.Request) -> web.Response:
+        return web.json_response(await self.api.get(names.SANDBOXES, request.match_info["name"]))
+
     async def _patch(self, request: web.Request) -> web.Response:
         name, change = request.match_info["name"], await request.json()
         if request.content_type == "application/merge-patch+json":
             self.touches.append(change)
-            return web.json_response(copy.deepcopy(self.api.objects[name]))
-        changed = await self.api.json_patch(names.SANDBOXES, name, change)
+            known = change["metadata"].get("resourceVersion")
+            if known not in {None, self.api.objects[name]["metadata"]["resourceVersion"]}:
+                raise RefusedError(409, "Conflict")
+            changed = await self.api.merge_patch(names.SANDBOXES, name, change)
+        else:
+            changed = await self.api.json_patch(names.SANDBOXES, name, change)
         self._tell("MODIFIED", changed)
         return web.json_response(changed)
 

@@ -10,7 +10,7 @@ import logging
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 from cachetools import LRUCache
@@ -39,7 +39,7 @@ from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
 from sandpod_gateway.backends.kubernetes.usage import ConfigMaps
 from sandpod_gateway.errors import SandpodError
 from sandpod_kube.configuration import has_proxy
-from sandpod_kube.errors import ClusterError, NotFoundError
+from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,7 @@ START_TIMEOUT: Final = 10.0
 """Seconds to reach the cluster at start, check the rights and read the Sandboxes."""
 CHECK_TIMEOUT: Final = 2.0
 """Seconds that the API server gets to answer a readiness check: less than what a probe waits for."""
+_TRIES: Final = 10  # to note a background run while the resource changes
 
 
 class KubernetesBackend:
@@ -180,16 +181,23 @@ class KubernetesBackend:
         self._background.start(self._write_activity(name))
 
     async def keep_busy(self, name: str, seconds: float) -> None:
-        """Note in the resource that a background run may go on for so many seconds."""
+        """Note in the resource that a background run may go on for so many seconds.
+
+        Another run may be noted at the same time, here or by another gateway: the later end stays.
+        """
         sandbox = self._store.get(name)
-        if sandbox is None:
-            return
         until = rfc3339(datetime.now(UTC) + timedelta(seconds=seconds))
         # Both are UTC in one form, so that their order as texts is their order in time.
-        if sandbox.metadata.annotations.get(names.ANNOTATION_BUSY_UNTIL, "") >= until:
-            return
-        with translated("a background run was noted"):
-            await self._annotate(name, names.ANNOTATION_BUSY_UNTIL, until)
+        for _ in range(_TRIES):
+            if sandbox is None or sandbox.metadata.annotations.get(names.ANNOTATION_BUSY_UNTIL, "") >= until:
+                return
+            with translated("a background run was noted"):
+                known = sandbox.metadata.resource_version
+                try:
+                    body = await self._annotate(name, names.ANNOTATION_BUSY_UNTIL, until, known)
+                except ConflictError:
+                    body = await self._open.cluster.get(names.SANDBOXES, name)
+                sandbox = self._store.take_answer(body)
 
     async def open_stream(self, name: str) -> ByteStream:
         """Open a stream to the sandbox's runner, or hand over the one that is open already."""
@@ -242,8 +250,10 @@ class KubernetesBackend:
         except ClusterError as error:
             logger.warning("the use of sandbox %s can't be noted: %s", name, error)
 
-    async def _annotate(self, name: str, key: str, value: str) -> None:
-        await self._open.cluster.merge_patch(names.SANDBOXES, name, {"metadata": {"annotations": {key: value}}})
+    async def _annotate(self, name: str, key: str, value: str, known: str | None = None) -> dict[str, Any]:
+        """Set an annotation and return the resource. Raises ConflictError: it is not the `known` version any more."""
+        metadata = {"annotations": {key: value}, **({"resourceVersion": known} if known else {})}
+        return await self._open.cluster.merge_patch(names.SANDBOXES, name, {"metadata": metadata})
 
 
 def _lost(cause: str) -> SandpodError:

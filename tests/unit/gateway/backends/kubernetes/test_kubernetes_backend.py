@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from aiohttp.test_utils import unused_port
 from cachetools import TTLCache
 
 from sandpod_api import names
+from sandpod_api.base import rfc3339
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.backends.kubernetes import backend as kubernetes_module
@@ -73,6 +75,17 @@ async def test_a_claim_takes_no_thread(
     await until(lambda: backend.warm() == {("", "default"): 1})
     monkeypatch.setattr(asyncio, "to_thread", refused)
     assert (await backend.claim(ClaimRequest(owner="alice"))).name == "w"
+
+
+@pytest.mark.parametrize("seconds", [(300, 1), (1, 300)])
+async def test_later_end_of_two_background_runs_that_begin_at_once_stays(
+    kube: KubeServer, backend: KubernetesBackend, seconds: tuple[float, float]
+) -> None:
+    kube.show("ADDED", body("s", claim=held_by("alice")))
+    await seen(backend, "s")
+    late = rfc3339(datetime.now(UTC) + timedelta(seconds=250))
+    await asyncio.gather(*(backend.keep_busy("s", each) for each in seconds))
+    assert kube.api.objects["s"]["metadata"]["annotations"][names.ANNOTATION_BUSY_UNTIL] > late
 
 
 async def test_a_start_without_a_kubeconfig_says_so(tmp_path: Path) -> None:
