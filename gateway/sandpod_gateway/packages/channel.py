@@ -129,7 +129,8 @@ class Channel(ABC, Generic[S, R]):
             if missing or changes:
                 order = {"packages": missing, **changes}
                 state = await self._program.run(record, order, [content.file for _, content in files])
-                self._sandboxes.meter.installed(account, record.name, sum(content.size for _, content in files))
+                size = sum(content.size for _, content in files)
+                self._sandboxes.meter.moved(account, record.name, packages=size)
         return self._result(found, [package for package, _ in files], state)
 
     def present(self, wanted: list[Any], state: S) -> list[Package] | None:

@@ -136,13 +136,9 @@ class Meter:
             self.ended(known.account, known.sandbox, cpu=used, elapsed=elapsed, moved=(0, written))
             self._follow_background()
 
-    def moved(self, account: Account, sandbox: str, *, into: int = 0, out: int = 0) -> None:
-        """Count bytes of files that were put into a sandbox or read from it."""
-        self._charge(account, Amounts(bytes_in=into, uploads=into, bytes_out=out), sandbox)
-
-    def installed(self, account: Account, sandbox: str, size: int) -> None:
-        """Count bytes of packages that were put into a sandbox."""
-        self._charge(account, Amounts(bytes_in=size), sandbox)
+    def moved(self, account: Account, sandbox: str, *, into: int = 0, out: int = 0, packages: int = 0) -> None:
+        """Count bytes of files and of packages that were put into a sandbox, or read from it."""
+        self._charge(account, Amounts(bytes_in=into + packages, uploads=into, bytes_out=out), sandbox)
 
     @contextmanager
     def claiming(self, account: Account, alive: Collection[str]) -> Iterator[None]:

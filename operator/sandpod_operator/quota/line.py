@@ -12,9 +12,8 @@ as it has refused a pod, whoever wants one waits in the line, and one at a time 
 
 Claims are let in by the time for which they have waited; when one is, the others of its owner begin again, so that who
 has many holds up nobody's first. A refused claim, whose caller waits, gets a place that a pool gives up; so does a pool
-that has nothing. They are first in the line, and the line rests until that pod has left, so the giver does not take it
-back. Nothing is given up for what is larger than the whole quota. A claim that no node takes waits here too, for such a
-place alone.
+that has nothing. They are first in the line, which rests until that pod has left, so the giver does not take it back.
+Nothing is given up for what is larger than the whole quota. A claim that no node takes waits for such a place alone.
 """
 
 from collections.abc import Callable
@@ -141,9 +140,8 @@ class Line:
             self._settles_at = _LONG_AGO
         if (waiter := self._whose.get(uid)) is not None:
             waiter.gifts, waiter.next_gift = 0, _LONG_AGO
-            for other in self._waiters.values():
-                if other.owner == waiter.owner:
-                    other.ranks_since = self._clock()
+            for other in (each for each in self._waiters.values() if each.owner == waiter.owner):
+                other.ranks_since = self._clock()
             self._leave(uid)
         self._offer()
 
@@ -206,8 +204,8 @@ class Line:
         waiter = self._whose.get(uid)
         if waiter is None or (waiter.key, waiter.for_node) != (key, for_node):
             self._leave(uid)
-            now, claim = self._clock(), sandbox.spec.claim
-            new = Waiter(key=key, since=now, ranks_since=now, owner=claim.owner if claim else "", for_node=for_node)
+            now, owner = self._clock(), sandbox.spec.claim.owner if sandbox.spec.claim else ""
+            new = Waiter(key=key, since=now, ranks_since=now, owner=owner, for_node=for_node)
             waiter = self._waiters.setdefault(key, new)
             waiter.sandboxes[uid] = _key(sandbox)
             self._whose[uid] = waiter

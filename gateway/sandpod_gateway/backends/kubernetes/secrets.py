@@ -19,6 +19,7 @@ from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.errors import StartError
 from sandpod_kube.client import KubeClient
 from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError
+from sandpod_kube.follow import follow
 from sandpod_kube.resources import SECRETS
 
 LINKS_ENTRY: Final = "keys.json"  # of the Secret with the gateways' keys: what links are signed with
@@ -99,26 +100,16 @@ class KeySecret:
     async def read(self) -> KeyFile:
         """Return the keys; without a Secret there are none."""
         with translated("the API keys were read"):
-            return await self._parsed((await self._list()).get("items") or [])
+            page = await self._cluster().client.list_page(SECRETS, self._namespace, self._query)
+            return await self._parsed(page.get("items") or [])
 
     async def follow(self, use: Callable[[KeyFile], None]) -> None:
         """Pass the keys on, now and at each change."""
-        while True:
-            with translated("the API keys were watched"):
-                page = await self._list()
-                use(await self._parsed(page.get("items") or []))
-                version = page["metadata"]["resourceVersion"]
-                client = self._cluster().client
-                watch = client.watch(SECRETS, self._namespace, self._query, version, silence=self._silence)
-                async with aclosing(watch) as events:
-                    async for event in events:
-                        if event["type"] == "ERROR":
-                            break  # the version is too old: begin anew
-                        if event["type"] != "BOOKMARK":
-                            use(await self._parsed([event["object"]] if event["type"] != "DELETED" else []))
-
-    async def _list(self) -> dict[str, Any]:
-        return await self._cluster().client.list_page(SECRETS, self._namespace, self._query)
+        with translated("the API keys were watched"):
+            client = self._cluster().client
+            async with aclosing(follow(client, SECRETS, self._namespace, self._query, silence=self._silence)) as found:
+                async for secrets in found:
+                    use(await self._parsed(secrets))
 
     async def _parsed(self, secrets: list[dict[str, Any]]) -> KeyFile:
         secret = secrets[0] if secrets else None

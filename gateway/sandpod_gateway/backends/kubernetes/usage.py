@@ -8,6 +8,7 @@ from sandpod_gateway.backends.kubernetes.cluster import Cluster, start_error, tr
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.usage.stores import Documents, Stored
 from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError
+from sandpod_kube.follow import follow
 from sandpod_kube.resources import CONFIG_MAPS
 
 LABEL: Final = "sandpod.dev/usage"
@@ -28,7 +29,8 @@ class ConfigMaps:
     async def read(self) -> Documents:
         """Return all documents."""
         with translated("usage was read"):
-            return (await self._list())[0]
+            page = await self._cluster().client.list_page(CONFIG_MAPS, self._namespace, self._query)
+            return dict(map(_stored, page.get("items") or []))
 
     async def write(self, name: str, content: bytes, version: str | None) -> str | None:
         """Write a document; see `DocumentStore.write`."""
@@ -59,31 +61,12 @@ class ConfigMaps:
 
     async def follow(self, use: Callable[[Documents], None]) -> None:
         """Pass all documents on, now and at each change."""
-        while True:
-            with translated("usage was watched"):
-                documents, version = await self._list()
-                use(documents)
-                client = self._cluster().client
-                watch = client.watch(CONFIG_MAPS, self._namespace, self._query, version, silence=self._silence)
-                async with aclosing(watch) as events:
-                    async for event in events:
-                        if event["type"] == "ERROR":
-                            break  # the version is too old: begin anew
-                        if event["type"] != "BOOKMARK":
-                            self._change(documents, event)
-                            use(documents)
-
-    def _change(self, documents: Documents, event: dict[str, Any]) -> None:
-        name, stored = _stored(event["object"])
-        if event["type"] == "DELETED":
-            documents.pop(name, None)
-        else:
-            documents[name] = stored
-
-    async def _list(self) -> tuple[Documents, str]:
-        page = await self._cluster().client.list_page(CONFIG_MAPS, self._namespace, self._query)
-        documents = dict(_stored(item) for item in page.get("items") or [])
-        return documents, str(page["metadata"]["resourceVersion"])
+        with translated("usage was watched"):
+            client = self._cluster().client
+            found = follow(client, CONFIG_MAPS, self._namespace, self._query, silence=self._silence)
+            async with aclosing(found) as all_of_them:
+                async for config_maps in all_of_them:
+                    use(dict(map(_stored, config_maps)))
 
 
 def _stored(config_map: dict[str, Any]) -> tuple[str, Stored]:
