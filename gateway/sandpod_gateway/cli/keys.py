@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from sandpod_api.base import rfc3339
-from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import ToolsetName
 from sandpod_gateway.auth.api_keys import KeyEntry, KeyFile, make_key
 from sandpod_gateway.auth.key_file import change_file
 from sandpod_gateway.backends.kubernetes.settings import SecretReference
 from sandpod_gateway.cli import usage
+from sandpod_gateway.cli.arguments import check_reference, kubernetes_client, wrong
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.usage.report import last_used
 
@@ -26,7 +26,6 @@ MAX_DAYS: Final = 36_500
 MAX_GRACE: Final = 24 * 365  # hours
 GRACE_HOURS: Final = 24
 
-_REFERENCE: Final = TypeAdapter[str](SecretReference)
 _LOOK: Final = "`sandpod keys list` shows the keys that there are."
 
 
@@ -72,7 +71,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _create(arguments: argparse.Namespace) -> None:
     tools, known = _names(arguments.tools), get_args(ToolsetName)
     if tools is not None and (not tools or not set(tools) <= set(known)):
-        raise _wrong("--tools has a name that is not a toolset.", f"Toolsets are: {', '.join(known)}.")
+        raise wrong("--tools has a name that is not a toolset.", f"Toolsets are: {', '.join(known)}.")
     scopes = {"tools": tools, "templates": _names(arguments.templates), "read_only": arguments.read_only}
     scopes |= {"tenant": arguments.tenant, "role": "admin" if arguments.admin else "user"}
     key, entry = _made(arguments.user, arguments.name, arguments.days, scopes)
@@ -128,7 +127,7 @@ def _row(entry: KeyEntry, used: datetime | None) -> dict[str, str | None]:
 
 def _revoke(arguments: argparse.Namespace) -> None:
     if bool(arguments.id) == (arguments.user is not None):
-        raise _wrong("Name keys by their ids, or all of a user's by --user.", "`sandpod keys list` shows both.")
+        raise wrong("Name keys by their ids, or all of a user's by --user.", "`sandpod keys list` shows both.")
     revoked: list[KeyEntry] = []
 
     def change(keys: KeyFile) -> KeyFile:
@@ -136,7 +135,7 @@ def _revoke(arguments: argparse.Namespace) -> None:
         revoked[:] = [each for each in keys.keys if each.id in arguments.id or (each.user, each.tenant) == whose]
         missing = sorted(set(arguments.id) - {entry.id for entry in revoked})
         if missing or not revoked:
-            raise _wrong(f"There is no key {', '.join(missing) or f'of user {arguments.user}'}.", _LOOK)
+            raise wrong(f"There is no key {', '.join(missing) or f'of user {arguments.user}'}.", _LOOK)
         return keys.without({entry.id for entry in revoked})
 
     _change(arguments, change)
@@ -146,13 +145,13 @@ def _revoke(arguments: argparse.Namespace) -> None:
 
 def _rotate(arguments: argparse.Namespace) -> None:
     if not 0 <= arguments.grace <= MAX_GRACE:
-        raise _wrong(f"--grace is 0 to {MAX_GRACE} hours.", "Correct it.")
+        raise wrong(f"--grace is 0 to {MAX_GRACE} hours.", "Correct it.")
     made: list[tuple[str, KeyEntry]] = []
 
     def change(keys: KeyFile) -> KeyFile:
         old = next((entry for entry in keys.keys if entry.id == arguments.id), None)
         if old is None:
-            raise _wrong(f"There is no key {arguments.id}.", _LOOK)
+            raise wrong(f"There is no key {arguments.id}.", _LOOK)
         key, fresh = _made(old.user, old.name, arguments.days, {})
         own = {"hash": fresh.hash, "created": fresh.created, "expires": fresh.expires}
         made[:] = [(key, old.model_copy(update=own))]
@@ -162,17 +161,13 @@ def _rotate(arguments: argparse.Namespace) -> None:
     _print_key(arguments, *made[0])
 
 
-def _wrong(message: str, step: str) -> StartError:
-    return StartError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
-
-
 def _names(text: str | None) -> list[str] | None:
     return None if text is None else [name for part in text.split(",") if (name := part.strip())]
 
 
 def _made(user: str, name: str, days: int | None, scopes: Mapping[str, object]) -> tuple[str, KeyEntry]:
     if days is not None and not 1 <= days <= MAX_DAYS:
-        raise _wrong(f"--days is 1 to {MAX_DAYS}.", "Correct it.")
+        raise wrong(f"--days is 1 to {MAX_DAYS}.", "Correct it.")
     try:
         return make_key(user=user, name=name, days=days, now=datetime.now(UTC), **scopes)
     except ValidationError as error:
@@ -180,7 +175,7 @@ def _made(user: str, name: str, days: int | None, scopes: Mapping[str, object]) 
             "User and name have 1 to 128 characters, and tenant and templates small letters, digits and hyphens: a "
             "tenant's name is in the server's settings, and templates are names of SandboxTemplates."
         )
-        raise _wrong(message, "Correct them.") from error
+        raise wrong(message, "Correct them.") from error
 
 
 def _print_key(arguments: argparse.Namespace, key: str, entry: KeyEntry) -> None:
@@ -199,14 +194,7 @@ def _change(arguments: argparse.Namespace, change: Callable[[KeyFile], KeyFile |
     if arguments.file is not None:
         change_file(arguments.file, change, make=make)
         return
-    try:
-        _REFERENCE.validate_python(arguments.secret)
-    except ValidationError as error:
-        step = "With the chart's defaults it is sandpod/sandpod-keys."
-        raise _wrong("--secret is NAMESPACE/NAME.", step) from error
-    try:
+    check_reference("--secret", arguments.secret, SecretReference, "sandpod/sandpod-keys")
+    with kubernetes_client():
         from sandpod_gateway.backends.kubernetes.secrets import change_keys  # noqa: PLC0415 - an optional extra
-    except ModuleNotFoundError as error:
-        step = "Install it: pip install 'sandpod[kubernetes]'"
-        raise _wrong("The Kubernetes client is not installed.", step) from error
     asyncio.run(change_keys(arguments.secret, change, make=make))

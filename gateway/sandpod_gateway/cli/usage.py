@@ -10,16 +10,14 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from pydantic import TypeAdapter, ValidationError
-
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.kubernetes.settings import UsageReference
+from sandpod_gateway.cli.arguments import check_reference, kubernetes_client, wrong
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.usage.document import Document, decode
 from sandpod_gateway.usage.report import By, Report, Value, report
 from sandpod_gateway.usage.stores import USAGE, Documents, FolderStore
 
-_REFERENCE: Final = TypeAdapter[str](UsageReference)
 _FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
 """What spreadsheets take for the beginning of a formula: names are the callers' own words."""
 
@@ -43,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         since = None if arguments.since is None else date.fromisoformat(arguments.since).isoformat()
     except ValueError as error:
-        raise _wrong("--since is a day such as 2026-11-30.", "Correct it.") from error
+        raise wrong("--since is a day such as 2026-11-30.", "Correct it.") from error
     found = report(read(arguments.directory, arguments.configmaps), by=arguments.by, since=since)
     if arguments.output == "json":
         sys.stdout.write(json.dumps(found.objects()) + "\n")
@@ -62,17 +60,10 @@ def read(directory: Path | None, reference: str | None) -> list[Document]:
     """
     if directory is not None:
         return _parsed(FolderStore(directory).read_now())
-    try:
-        if reference is not None and "/" in reference:
-            _REFERENCE.validate_python(reference)
-    except ValidationError as error:
-        step = "With the chart's defaults it is sandpod/sandpod-gateway-usage."
-        raise _wrong("--configmaps is NAMESPACE/NAME.", step) from error
-    try:
+    if reference is not None and "/" in reference:
+        check_reference("--configmaps", reference, UsageReference, "sandpod/sandpod-gateway-usage")
+    with kubernetes_client():
         from sandpod_gateway.backends.kubernetes.usage import read_all  # noqa: PLC0415 - an optional extra
-    except ModuleNotFoundError as error:
-        step = "Install it: pip install 'sandpod[kubernetes]'"
-        raise _wrong("The Kubernetes client is not installed.", step) from error
     return _parsed(asyncio.run(read_all(reference or "")))
 
 
@@ -109,7 +100,3 @@ def _print(found: Report) -> None:
 def _text(value: Value) -> str:
     # A name can have line breaks and escape sequences, which must not reach a terminal.
     return (value if value.isprintable() else ascii(value)[1:-1]) if isinstance(value, str) else str(value)
-
-
-def _wrong(message: str, step: str) -> StartError:
-    return StartError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
