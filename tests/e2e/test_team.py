@@ -341,6 +341,25 @@ async def check_audit(cluster: Cluster, members: list[Member], folder: Path) -> 
         assert len(calls) == member.calls
 
 
+async def remove_tenant(endpoint: Endpoint, members: list[Member]) -> None:
+    """Upgrade to values without the last member's tenant: who is of it is refused, and nothing of it is deleted."""
+    *others, last = members
+    without = ("--reset-then-reuse-values", "--set", f"tenants.{last.owner[0]}=null")
+    flags = ("--namespace", NAMESPACE, "--skip-crds", *without, "--wait", "--timeout", "5m")
+    await asyncio.to_thread(done, "helm", "upgrade", "sandpod", str(CHART), *flags)
+
+    async def is_refused() -> bool:
+        return (await last.call("list_sandboxes")).error == "forbidden"
+
+    await until("all gateways have read the values", is_refused, within=60)
+    name = last.sandbox.removeprefix(f"{last.owner[0]}.")
+    kept = await endpoint.cluster.get("sandboxes", name, namespace=f"{SANDBOXES}-{last.owner[0]}")
+    assert kept["status"]["phase"] == "Ready"
+    for member in others:
+        await member.work()
+        assert member.failures == []
+
+
 @pytest.mark.promise("rolling-update", "tenants-apart", "usage-kept", "sign-in-shared")
 async def test_team_works_behind_tls_while_all_is_replaced_and_usage_and_audit_add_up(
     cluster: Cluster, tmp_path: Path
@@ -368,3 +387,4 @@ async def test_team_works_behind_tls_while_all_is_replaced_and_usage_and_audit_a
                     await member.try_to_see(other)
         await check_usage(members)
         await check_audit(place.cluster, members, tmp_path)
+        await remove_tenant(place, members)

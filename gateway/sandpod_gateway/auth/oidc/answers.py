@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 from cachetools import TTLCache
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.auth.oidc.claims import RefusedError
+from sandpod_gateway.auth.oidc.claims import RefusedError, used_claims
 from sandpod_gateway.auth.oidc.provider import UNREACHABLE, Provider, logger
 from sandpod_gateway.auth.oidc.settings import OidcSettings
 from sandpod_gateway.errors import SandpodError
@@ -53,18 +53,28 @@ class Introspection:
         """Ask as `settings.introspection` says; without that, every token is valid."""
         self._settings = settings.introspection
         self._provider = provider
-        self._answers = Answers[bool | None](self._settings.remember_seconds if self._settings else 0, clock)
+        seconds = self._settings.remember_seconds if self._settings else 0
+        self._answers = Answers[dict[str, Any] | None](seconds, clock)
+        self._names = used_claims(settings)
 
     async def is_active(self, token: str) -> bool:
         """Return whether a token was not revoked. Raises RefusedError (backend_unavailable): nobody can say."""
-        if self._settings is None:
-            return True
-        active = await self._answers.get(token, lambda: self._ask(token))
-        if active is None:
-            raise unavailable("whether your token is still valid")
-        return active
+        return self._settings is None or bool(await self._answer(token))
 
-    async def _ask(self, token: str) -> bool | None:
+    async def claims(self, token: str) -> dict[str, Any]:
+        """Return what the provider says of a token that need not be a JWT; nothing of one that is not active.
+
+        Raises RefusedError (backend_unavailable): nobody can say.
+        """
+        return await self._answer(token) if self._settings is not None and self._settings.opaque else {}
+
+    async def _answer(self, token: str) -> dict[str, Any]:
+        answer = await self._answers.get(token, lambda: self._ask(token))
+        if answer is None:
+            raise unavailable("whether your token is still valid")
+        return answer
+
+    async def _ask(self, token: str) -> dict[str, Any] | None:
         endpoint = self._settings.endpoint if self._settings else None
         if endpoint is None:
             endpoint = (await self._provider.configuration() or {}).get("introspection_endpoint")
@@ -73,7 +83,8 @@ class Introspection:
         except UNREACHABLE as error:
             logger.warning("tokens can't be checked at the provider: %s: %s", type(error).__name__, error)
             return None
-        return answer.get("active") is True
+        active = answer.get("active") is True
+        return {name: answer[name] for name in self._names & answer.keys()} if active else {}
 
 
 def unavailable(what: str) -> RefusedError:

@@ -62,6 +62,12 @@ def caller_token(settings: OidcSettings, claims: dict[str, Any]) -> CallerToken 
     )
 
 
+def used_claims(settings: OidcSettings) -> set[str]:
+    """Return the names of all claims that say whose a token is, and whether it is valid here."""
+    named = {settings.user_claim, settings.groups_claim, *settings.required_claims}
+    return named | {"active", "iss", "aud", "exp", "nbf", "iat", "scope", "scp", "client_id", "azp"}
+
+
 def scopes_of(claims: dict[str, Any]) -> list[str]:
     """Return the scopes that a token was given."""
     found = claims.get("scope", claims.get("scp", ""))

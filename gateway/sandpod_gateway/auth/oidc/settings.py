@@ -63,6 +63,8 @@ class IntrospectionSettings(StrictModel):
     """Where to ask; default: what the provider's configuration says."""
     remember_seconds: Annotated[float, Field(ge=1, le=300)] = 30
     """Seconds for which an answer is used; a revoked token is refused within them."""
+    opaque: bool = False
+    """Whether tokens that are no JWTs are taken too, by what the provider says of them. It must name their audience."""
 
 
 class OidcSettings(StrictModel):

@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 ALGORITHMS: Final = (*("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), *("ES256", "ES384", "ES512", "Ed25519"))
 """Signatures with a private key. Those with a shared secret (HS256) would make everybody who can verify an issuer."""
 MAX_TOKEN: Final = 16_384  # characters
+_DOTS: Final = 2  # in a JWT
 _TYPES: Final = {"jwt", "at+jwt", "application/at+jwt"}  # of an access or ID token; others are made for something else
 
 
@@ -41,13 +42,17 @@ class OidcVerifier:
             aud={"essential": True, "value": audience},
             exp={"essential": True},
         )
+        # Of a token that is no JWT, the provider itself says the rest.
+        self._told = jwt.JWTClaimsRegistry(
+            leeway=LEEWAY, iss={"value": settings.issuer}, aud={"essential": True, "value": audience}
+        )
 
     async def verify(self, token: str) -> CallerToken | None:
         """Return whose access token it is, or None where it is not valid here and now.
 
         Raises RefusedError: it is valid, but its user has no place here; or the provider can't be asked.
         """
-        claims = await self.claims(token)
+        claims = await self.claims(token) or await self._told_claims(token)
         if claims is None or not set(self._settings.scopes) <= set(scopes_of(claims)):
             return None
         return caller_token(self._settings, claims) if await self._introspection.is_active(token) else None
@@ -67,5 +72,17 @@ class OidcVerifier:
             self._claims.validate(claims)
         except UNUSABLE as error:
             logger.info("a token was refused: %s", type(error).__name__)  # its content may be anybody's
+            return None
+        return claims
+
+    async def _told_claims(self, token: str) -> dict[str, Any] | None:
+        """Return what the provider says of a token that is no JWT, if it is for this audience and time."""
+        if len(token) > MAX_TOKEN or token.count(".") == _DOTS:
+            return None
+        claims = await self._introspection.claims(token)
+        try:
+            self._told.validate(claims)
+        except UNUSABLE as error:
+            logger.info("a token was refused: %s", type(error).__name__)
             return None
         return claims

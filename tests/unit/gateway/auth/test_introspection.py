@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.auth.callers import owner_of
 from sandpod_gateway.auth.oidc.answers import Answers, Introspection
 from sandpod_gateway.auth.oidc.claims import RefusedError
 from sandpod_gateway.auth.oidc.provider import Provider
@@ -53,6 +55,49 @@ async def test_revoked_token_is_refused_within_seconds(issuer: Issuer, clock: Cl
     assert await verifier.verify(token) is None
     assert await verifier.verify(token) is None
     assert len(issuer.introspected) == 2
+
+
+OPAQUE = {"active": True, "sub": "ann", "aud": AUDIENCE, "scope": "run"}
+
+
+@pytest.mark.promise("token-revoked")
+@pytest.mark.parametrize(
+    ("change", "is_taken"),
+    [
+        ({}, True),
+        ({"aud": [AUDIENCE, "other"], "exp": 4_000_000_000}, True),
+        ({"active": False}, False),
+        ({"active": "true"}, False),
+        ({"aud": "other"}, False),
+        ({"aud": None}, False),
+        ({"iss": "https://other.example"}, False),
+        ({"exp": 1}, False),
+        ({"nbf": 4_000_000_000}, False),
+        ({"exp": "never"}, False),
+        ({"scope": "read"}, False),
+        ({"sub": None}, False),
+        ({"sub": 7}, False),
+    ],
+)
+async def test_token_that_is_no_jwt_is_what_the_provider_says_of_it(
+    issuer: Issuer, clock: Clock, tmp_path: Path, change: dict[str, Any], *, is_taken: bool
+) -> None:
+    answer = {name: value for name, value in (OPAQUE | change).items() if value is not None}
+    issuer.introspection = json.dumps(answer)
+    verifier = verifier_of(issuer, clock, tmp_path, introspection={"opaque": True}, scopes=("run",))
+    found = await verifier.verify("an-opaque-token")
+    assert (found is not None) == is_taken
+    assert found is None or found.caller.owner == owner_of("", "ann")
+    assert await verifier.verify("an.opaque.token") is None, "a JWT must be signed"
+    assert [form["token"] for _, form in issuer.introspected] == ["an-opaque-token"]
+
+
+async def test_nobody_is_asked_of_a_token_that_is_no_jwt_unless_the_settings_say_so(
+    issuer: Issuer, clock: Clock, tmp_path: Path
+) -> None:
+    issuer.introspection = json.dumps(OPAQUE)
+    assert await verifier_of(issuer, clock, tmp_path).verify("an-opaque-token") is None
+    assert issuer.introspected == []
 
 
 async def test_gateway_says_who_it_is_and_asks_of_the_token(issuer: Issuer, clock: Clock, tmp_path: Path) -> None:
