@@ -1,7 +1,7 @@
 #!/bin/bash
 # Writes what an installation and each image consist of into .build/sbom, as CycloneDX, with licences: `make sbom`. Each lock
-# file is installed into an environment as its image does it, since only installed packages name their licences.
-# Debian's packages, which come with the base images, are in none of them.
+# file is installed into an environment as its image does it, since only installed packages name their licences. Images that
+# are there, by IMAGE_PREFIX and IMAGE_TAG, are asked for their Debian packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,5 +35,17 @@ npm pkg set "version=$(.venv/bin/python -c 'from importlib.metadata import versi
 npm sbom --package-lock-only --omit dev --sbom-format cyclonedx --sbom-type application >"$out/sandbox-node.cdx.json"
 
 "$work/tools/bin/python" tools/sbom.py --validate "$out/sandbox-node.cdx.json"
+
+for part in gateway operator sandbox; do
+  image=$IMAGE_PREFIX/$part:$IMAGE_TAG
+  if ! docker image inspect "$image" >/dev/null 2>&1; then
+    echo "sbom: there is no image $image, so its Debian packages are left out; make images builds it" >&2
+    rm -f "$out/$part-debian.cdx.json"
+    continue
+  fi
+  docker run --rm --interactive --network none --entrypoint python3 "$image" - <tools/debian_packages.py \
+    >"$out/$part-debian.cdx.json"
+  "$work/tools/bin/python" tools/sbom.py --validate "$out/$part-debian.cdx.json"
+done
 
 .venv/bin/python tools/sbom.py "$out"

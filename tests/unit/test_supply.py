@@ -49,14 +49,40 @@ def test_images_install_nothing_from_a_registry_that_is_not_locked() -> None:
         ] == []
 
 
-@pytest.fixture(scope="module")
-def sbom() -> Any:
-    spec = importlib.util.spec_from_file_location("sbom", ROOT / "tools/sbom.py")
+def tool(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"tools/{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def sbom() -> Any:
+    return tool("sbom")
+
+
+def test_debians_packages_that_are_installed_are_listed_with_their_licences(
+    sbom: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    debian = tool("debian_packages")
+    debian.STATUS, debian.RELEASE, debian.DOC = (tmp_path / name for name in ("status", "release", "doc"))
+    debian.RELEASE.write_text('NAME="Debian GNU/Linux"\nVERSION_ID="12"\n')
+    status = "Package: {}\nStatus: {}\nArchitecture: amd64\nVersion: 1:2.3+b1\nDescription: a\n line\n"
+    gone = "deinstall ok config-files"
+    states = {"bash": "install ok installed", "plain": "hold ok installed", "gone": gone}
+    debian.STATUS.write_text("\n".join(status.format(*each) for each in states.items()))
+    (debian.DOC / "bash").mkdir(parents=True)
+    (debian.DOC / "bash/copyright").write_text(
+        "License: GPL-3+\n text\nLicense: GPL-3+\nLicense:\n\nLicense: Latex2e\n"
+    )
+    debian.main()
+    found = sbom.rows(json.loads(capsys.readouterr().out))
+    assert found == [
+        ("pkg:deb/debian/bash@1%3A2.3%2Bb1?arch=amd64&distro=debian-12", "1:2.3+b1", "GPL-3+ AND Latex2e"),
+        ("pkg:deb/debian/plain@1%3A2.3%2Bb1?arch=amd64&distro=debian-12", "1:2.3+b1", sbom.UNDECLARED),
+    ]
 
 
 def test_licences_are_ids_expressions_or_names_each_once(sbom: Any) -> None:
