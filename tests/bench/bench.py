@@ -83,8 +83,8 @@ async def local(options: argparse.Namespace) -> AsyncIterator[Row]:
         http = await stack.enter_async_context(httpx2.AsyncClient())
 
         async def look() -> bool:
-            metrics = await http.get(url.removesuffix("/mcp") + "/metrics")
-            return 'sandpod_warm_sandboxes{tenant="",template="default"} 2.0' in metrics.text
+            lines = (await http.get(url.removesuffix("/mcp") + "/metrics")).text.splitlines()
+            return [line.rpartition(" ")[2] for line in lines if line.startswith("sandpod_warm_sandboxes{")] == ["2.0"]
 
         async def refilled() -> bool:
             return await until("two warm sandboxes", look, within=START_SECONDS)

@@ -24,7 +24,7 @@ class Budget:
 
 BUDGETS: Final = {
     "call": Budget(what="run_python_code print(1), sandbox in use", unit="ms", limit="10 / 25", peer="llm-sandbox 395"),
-    "team": Budget(what="what keys, limits, usage, audit, secrets add", unit="ms", limit="1", peer="a call without"),
+    "team": Budget(what="keys, limits, usage, audit, secrets add", unit="ms", limit="1", peer="a call without"),
     "frame": Budget(what="frame round trip over the stream", unit="ms", limit="2 / 6", peer="a new exec 80"),
     "runner": Budget(what="Python run inside the runner", unit="ms", limit="8", peer="fork to exit alone 4"),
     "listing": Budget(what="list_sandboxes, which runs nothing", unit="ms", limit=None, peer="FastMCP alone 5"),
