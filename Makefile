@@ -10,6 +10,7 @@ PYTHON ?= python3
 RUN_ARGS ?=
 PYTEST_ARGS ?=
 TEST_JOBS ?= 3
+TEST_WORKERS ?= 2
 BENCH_ARGS ?=
 IMAGE_PREFIX ?= sandpod
 IMAGE_TAG ?= dev
@@ -37,7 +38,7 @@ run: ## Starts the gateway on this machine: local sandboxes, no cluster, http://
 
 .PHONY: test
 test: setup ## Runs every test that needs no cluster, TEST_JOBS kinds of them at a time; PYTEST_ARGS chooses some
-	@$(if $(PYTEST_ARGS),$(BIN)/pytest $(PYTEST_ARGS),$(MAKE) --no-print-directory -j$(TEST_JOBS) -O test-unit test-runner test-contract)
+	@$(if $(PYTEST_ARGS),$(BIN)/pytest $(PYTEST_ARGS),$(MAKE) --no-print-directory -j$(TEST_JOBS) -O test-contract test-unit test-runner)
 
 .PHONY: test-unit
 test-unit: setup ## Runs the tests of single parts
@@ -45,7 +46,7 @@ test-unit: setup ## Runs the tests of single parts
 
 .PHONY: test-contract
 test-contract: setup ## Runs the tests of the gateway with real sandboxes on this machine
-	@$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/contract --ignore tests/contract/runner
+	@$(BIN)/pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder tests/contract --ignore tests/contract/runner
 
 .PHONY: test-runner
 test-runner: setup ## Runs the tests of the runner, by itself and in real sandboxes on this machine

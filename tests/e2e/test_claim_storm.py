@@ -12,13 +12,13 @@ async def test_claims_that_race_and_fail_give_no_sandbox_twice_lose_none_and_lea
 ) -> None:
     assert cluster.namespace
     storm = Storm(
-        tries=150,
+        tries=80,
         backends=6,
         pools=2,
         ttl=6,
         idle_timeout=3,
         hold=1.0,
-        kill_worker_every=40,
+        kill_worker_every=25,
         kill_operator_every=3600,
     )
     with namespace("storm") as there:

@@ -1,7 +1,8 @@
 """A team's endpoint as a whole: people and agents of two tenants behind TLS, while all of Sandpod is replaced.
 
 A user signs in with a browser, one agent has an API key, and another one a token. The release is the test's own: two
-gateways and two operators, each tenant with a namespace of its own, an OpenID Connect provider, and nginx in front.
+gateways and two operators, each tenant with a namespace of its own, an OpenID Connect provider at which clients can't
+register, and nginx in front. Each step of a sign-in reaches whichever gateway comes next.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import httpx2
 import pytest
 import yaml
 from fastmcp import Client
@@ -25,7 +27,7 @@ from support.background import read_until
 from support.cluster.callers import Caller, Reply, Session
 from support.cluster.cluster import Cluster, node_address, node_url, until
 from support.cluster.reading import read
-from support.cluster.release import SMALL, done, image, run
+from support.cluster.release import LITTLE, SMALL, done, image, run
 from support.command_line import sandpod
 from support.gateway.browser import ByBrowser, User, chromium, provider
 from support.ports import free_port
@@ -156,14 +158,23 @@ class Member:
         assert [each["sandbox"] for each in mine["sandboxes"]] == [self.sandbox]
 
 
-def values(entry: dict[str, Any], public: str, issuer: Proxy) -> dict[str, Any]:
-    """Return the chart's values, as docs/install.md and docs/operate.md have them for each part."""
+def values(entry: dict[str, Any], public: str, issuer: Proxy, client: dict[str, str]) -> dict[str, Any]:
+    """Return the chart's values, as docs/install.md and docs/operate.md have them for each part.
+
+    `client` is the gateways' own one at the provider.
+    """
     host, _, port = issuer.address.removeprefix("https://").rpartition(":")
     certificate = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": "provider-ca"},
         "data": {"root.crt": issuer.root.read_text(encoding="utf-8")},
+    }
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "sso"},
+        "stringData": {"client_secret": client["client_secret"]},
     }
     volume = {
         "apiVersion": "v1",
@@ -172,9 +183,10 @@ def values(entry: dict[str, Any], public: str, issuer: Proxy) -> dict[str, Any]:
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "64Mi"}}},
     }
     return {
-        "auth": {"keys": [entry]},
+        "auth": {"keys": [entry], "oidcClientSecret": "sso"},
         "gateway": {
             **image("gateway"),
+            **LITTLE,
             "replicas": 2,
             "service": {"type": "NodePort", "sessionAffinity": "None"},
             "config": {
@@ -184,7 +196,8 @@ def values(entry: dict[str, Any], public: str, issuer: Proxy) -> dict[str, Any]:
                     "oidc": {
                         "issuer": issuer.address,
                         "ca_file": f"{TRUST}/root.crt",
-                        "scopes": ["run"],
+                        "client_id": client["client_id"],
+                        "proxy": {},
                         "tenants": {name: name for name in TENANTS},
                     }
                 },
@@ -199,7 +212,7 @@ def values(entry: dict[str, Any], public: str, issuer: Proxy) -> dict[str, Any]:
                 {"name": "provider", "mountPath": TRUST, "readOnly": True},
             ],
         },
-        "operator": {**image("operator"), "replicas": 2},
+        "operator": {**image("operator"), **LITTLE, "replicas": 2},
         "sandboxes": {
             "namespace": SANDBOXES,
             **image("sandbox"),
@@ -208,7 +221,7 @@ def values(entry: dict[str, Any], public: str, issuer: Proxy) -> dict[str, Any]:
         },
         "tenants": {name: {"pools": {"default": {"replicas": 1}}} for name in TENANTS},
         "networkPolicy": {"oidcPorts": [int(port)], "oidcCidrs": [f"{host}/32"]},
-        "extraObjects": [certificate, volume],
+        "extraObjects": [certificate, secret, volume],
     }
 
 
@@ -261,7 +274,10 @@ async def endpoint(folder: Path) -> AsyncIterator[Endpoint]:
         sync = stack.enter_context(ExitStack())
         issuer = sync.enter_context(nginx(folder / "issuer", f"127.0.0.1:{at_provider}", address=own_address()))
         await stack.enter_async_context(provider(f"{public}/mcp", at_provider, issuer.address))
-        release = installed(folder / "values.yaml", values(made["entry"], public, issuer))
+        client = {"redirect_uris": [f"{public}/auth/callback"], "token_endpoint_auth_method": "client_secret_basic"}
+        async with httpx2.AsyncClient(verify=issuer.trust) as http:
+            own = (await http.post(f"{issuer.address}/reg", json=client)).json()
+        release = installed(folder / "values.yaml", values(made["entry"], public, issuer, own))
         cluster = await asyncio.to_thread(sync.enter_context, release)
         upstream = node_url(NAMESPACE).removeprefix("http://")
         front = sync.enter_context(nginx(folder / "front", upstream, port=front_port))

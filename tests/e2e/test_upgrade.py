@@ -17,7 +17,7 @@ import yaml
 
 from support.cluster.callers import Caller
 from support.cluster.cluster import Cluster, node_url
-from support.cluster.release import SMALL, done, image, run
+from support.cluster.release import LITTLE, SMALL, done, image, run
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FIRST: Final = str(Path(__file__).parent / "charts" / "sandpod-0.1.0.tgz")
@@ -56,8 +56,8 @@ def digests() -> set[str]:
 def values(keys: dict[str, Any]) -> dict[str, Any]:
     return {
         "auth": {"keys": [keys["alice"]["entry"]]},
-        "gateway": {**image("gateway"), "replicas": 1, "service": {"type": "NodePort"}},
-        "operator": {**image("operator"), "replicas": 1},
+        "gateway": {**image("gateway"), **LITTLE, "replicas": 1, "service": {"type": "NodePort"}},
+        "operator": {**image("operator"), **LITTLE, "replicas": 1},
         "sandboxes": {
             "namespace": SANDBOXES,
             **image("sandbox"),

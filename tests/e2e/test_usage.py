@@ -1,4 +1,4 @@
-"""Limits that two gateways share, and usage that outlives them."""
+"""Limits that two gateways share, and what they keep of use."""
 
 import json
 from contextlib import ExitStack
@@ -12,7 +12,6 @@ from support.cluster.cluster import Cluster, ClusterError, forwarded, until
 from support.command_line import sandpod
 
 LIMIT = 5  # calls per minute of the user of this test, as values.yaml has it
-DOCUMENTS = "sandpod.dev/usage"
 
 
 async def usage(cluster: Cluster) -> dict[str, Any]:
@@ -20,11 +19,6 @@ async def usage(cluster: Cluster) -> dict[str, Any]:
     place = f"{cluster.namespace}/sandpod-gateway-usage"
     rows = json.loads(await sandpod("usage", "--configmaps", place, "--output", "json"))
     return next((row for row in reversed(rows) if row["user"] == "erin"), {"runs": 0, "calls": 0, "cpu_seconds": 0})
-
-
-async def documents(cluster: Cluster) -> set[str]:
-    items = await cluster.items("configmaps", namespace=cluster.namespace, selector=DOCUMENTS)
-    return {name for item in items if "-usage-usage-" in (name := item["metadata"]["name"])}
 
 
 async def takes(address: str, key: str) -> bool:
@@ -51,8 +45,8 @@ async def share_a_limit(addresses: list[str], key: str) -> float:
     return float(done["cpu_ms"]) / 1e3
 
 
-@pytest.mark.promise("limits-shared", "usage-kept")
-async def test_limit_holds_at_both_gateways_and_usage_outlives_one_of_them(cluster: Cluster) -> None:
+@pytest.mark.promise("limits-shared")
+async def test_limit_holds_at_both_gateways_and_what_was_used_is_kept(cluster: Cluster) -> None:
     secret = f"{cluster.namespace}/sandpod-keys"
     made = json.loads(await sandpod("keys", "create", "--user", "erin", "--secret", secret, "--output", "json"))
     first, second = await cluster.component_pods("gateway")
@@ -66,23 +60,11 @@ async def test_limit_holds_at_both_gateways_and_usage_outlives_one_of_them(clust
         return bool(row["runs"] == earlier["runs"] + 1 and row["calls"] >= earlier["calls"] + LIMIT)
 
     await until("the run and all calls are kept", is_kept, within=30)
-    before, were = await usage(cluster), await documents(cluster)
-    await cluster.kubectl("delete", "pod", first, "-n", cluster.namespace, "--wait=false")
-
-    async def is_folded() -> bool:
-        return bool(were - await documents(cluster))
-
-    await until("another gateway has taken over what this one had counted", is_folded, within=60)
     after = await usage(cluster)
-    # Of calls, the other gateway may have kept some more meanwhile.
-    columns = ("runs", "cpu_seconds", "wall_seconds", "memory_gib_seconds", "bytes_in", "bytes_out")
-    assert [after[column] for column in columns] == [before[column] for column in columns]
-    assert after["calls"] >= before["calls"]
     assert after["cpu_seconds"] - earlier["cpu_seconds"] == pytest.approx(seconds, abs=0.002)
     listed = json.loads(await sandpod("keys", "list", "--secret", secret, "--output", "json"))
     assert next(key for key in listed if key["id"] == made["id"])["last_used"] is not None
     await sandpod("keys", "revoke", made["id"], "--secret", secret)
-    await cluster.rollout("gateway")
 
 
 @pytest.mark.promise("least-rights")

@@ -1,6 +1,6 @@
 // A real OpenID Connect provider, for tests: node provider.mjs PORT RESOURCE PACKAGES [ISSUER]. It prints its issuer once
 // it listens; ISSUER is where a proxy in front of it serves. Anybody signs in with any name and password; tokens are JWTs
-// for RESOURCE with the scope `run`, and those of name@group say that the user is in that group.
+// for RESOURCE with the scope `run`, and those of name@group, like ID tokens, say so.
 import { generateKeyPairSync } from "node:crypto";
 import { createRequire } from "node:module";
 
@@ -8,13 +8,16 @@ import { createRequire } from "node:module";
 const { Provider, errors } = await import(createRequire(process.argv[4]).resolve("oidc-provider"));
 const [port, resource] = [Number(process.argv[2]), process.argv[3]];
 const issuer = process.argv[5] ?? `http://127.0.0.1:${port}`;
+const groups = (user = "") => (user.includes("@") ? { groups: user.split("@").slice(1) } : {});
 const { privateKey } = generateKeyPairSync("ec", { namedCurve: "P-256" });
 
 const provider = new Provider(issuer, {
   jwks: { keys: [{ ...privateKey.export({ format: "jwk" }), use: "sig", alg: "ES256", kid: "one" }] },
   scopes: ["openid", "offline_access", "run"],
-  findAccount: (_, id) => ({ accountId: id, claims: async () => ({ sub: id }) }),
-  extraTokenClaims: (_, { accountId = "" }) => (accountId.includes("@") ? { groups: accountId.split("@").slice(1) } : {}),
+  claims: { openid: ["sub", "groups"] },
+  conformIdTokenClaims: false,
+  findAccount: (_, id) => ({ accountId: id, claims: async () => ({ sub: id, ...groups(id) }) }),
+  extraTokenClaims: (_, { accountId }) => groups(accountId),
   clientBasedCORS: () => true,
   clientDefaults: { id_token_signed_response_alg: "ES256" },
   pkce: { required: () => true },

@@ -19,7 +19,8 @@ from support.ports import await_open
 
 T = TypeVar("T")
 
-POLL = 0.2  # seconds between two looks at what has no watch
+POLL = (0.1, 1.0)  # shortest and longest time between two looks at what has no watch, seconds
+PATIENCE = 0.1  # of the time that was waited already, in between
 
 
 class ClusterError(AssertionError):
@@ -32,14 +33,15 @@ async def until(what: str, look: Callable[[], Awaitable[T]], *, within: float) -
     Raises:
         ClusterError: There was none within that many seconds.
     """
-    end = time.monotonic() + within
+    began = time.monotonic()
     while True:
         answer = await look()
         if answer:
             return answer
-        if time.monotonic() > end:
+        waited = time.monotonic() - began
+        if waited > within:
             raise ClusterError(f"not within {within:g} s: {what}; last answer {answer!r}")
-        await asyncio.sleep(POLL)
+        await asyncio.sleep(min(max(POLL[0], PATIENCE * waited), POLL[1]))
 
 
 def node_url(namespace: str) -> str:

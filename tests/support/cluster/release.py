@@ -6,6 +6,8 @@ from typing import Any, Final
 
 SMALL: Final = {"cpu": "1", "cpuRequest": "20m", "memory": "512Mi", "memoryRequest": "64Mi"}
 """Resources of a template."""
+LITTLE: Final = {"resources": {"requests": {"cpu": "20m"}}}
+"""Values for a part that is to have room on a node with two processors, whatever else is there."""
 
 
 def run(*command: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
