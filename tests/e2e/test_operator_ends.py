@@ -111,8 +111,11 @@ async def test_sandbox_that_uses_up_its_memory_is_told_so_by_the_kernels_word(ob
     await objects.sandbox("memory", templateRef={"name": "small"})
     await objects.phase("memory", "Ready")
     python = ("python3", "-I", "-c", FILL_MEMORY)
-    await objects.cluster.kubectl("exec", "memory", "-n", objects.namespace, "--", *python, check=False)
+    # A node does not always report the end of an exec at once, and the sandbox is kept for some seconds only.
+    fill = objects.cluster.kubectl("exec", "memory", "-n", objects.namespace, "--", *python, check=False)
+    filling = asyncio.create_task(fill)
     assert "ran out of memory" in await objects.reason("memory", "OutOfMemory", within=60)
+    await filling
 
 
 async def test_drained_sandbox_is_told_to_be_evicted_and_by_whom(objects: Objects) -> None:

@@ -179,9 +179,9 @@ def managed(log: Path, *parts: str, **changes: str) -> Iterator[Managed]:
     """Give a namespace for each part, with a template in it, and one active operator for them all."""
     with contextlib.ExitStack() as stack:
         spaces = {part: Objects(cluster=stack.enter_context(namespace(part))) for part in parts}
-        operator = stack.enter_context(running(log, *(each.namespace for each in spaces.values()), **changes))
         for each in spaces.values():
             asyncio.run(each.template())
+        operator = stack.enter_context(running(log, *(each.namespace for each in spaces.values()), **changes))
         yield Managed(operator=operator, namespaces=spaces)
 
 
