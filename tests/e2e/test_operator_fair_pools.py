@@ -17,8 +17,7 @@ PODS = 4
 @pytest.fixture(scope="module")
 def operator(objects: Objects, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
     with running(tmp_path_factory.mktemp("operator") / "log", objects.namespace, BACKOFF_MAX="4") as made:
-        quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "small"}}
-        asyncio.run(objects.put({**quota, "spec": {"hard": {"pods": str(PODS)}}}))
+        asyncio.run(objects.quota(pods=str(PODS)))
         asyncio.run(objects.template(resources={"cpuRequest": "10m", "memoryRequest": "32Mi"}))
         yield made
 
@@ -86,7 +85,7 @@ async def test_pools_share_a_quota_that_is_full_and_a_claim_goes_first(
 
 async def test_room_that_comes_is_shared_by_what_each_wants(objects: Objects, operator: OperatorProcess) -> None:
     assert operator.port
-    await objects.patch("resourcequotas", "small", {"spec": {"hard": {"pods": "6"}}})
+    await objects.patch("resourcequotas", "quota", {"spec": {"hard": {"pods": "6"}}})
     for pool, replicas in (("first", 3), ("second", 2), ("third", 1)):
         await objects.scale(pool, replicas)
     await has(objects, first=3, second=2, third=1)

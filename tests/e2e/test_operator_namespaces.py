@@ -36,8 +36,7 @@ async def test_quota_of_one_namespace_holds_up_no_other_and_exactly_one_pod_is_m
     two: Two,
 ) -> None:
     first, second, operator = two
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
-    await second.put({**quota, "spec": {"hard": {"pods": "0"}}})
+    await second.quota(pods="0")
     before = operator.writes()["create", "Pod"]
     for objects in (first, second):
         await objects.parked()
@@ -46,6 +45,6 @@ async def test_quota_of_one_namespace_holds_up_no_other_and_exactly_one_pod_is_m
     await first.has_pod("later")
     assert not await second.cluster.get("pods", "later")
     assert operator.writes()["create", "Pod"] == before + 1
-    await second.put({**quota, "spec": {"hard": {"pods": "5"}}})
+    await second.quota(pods="5")
     await second.has_pod("later")
     assert operator.writes()["create", "Pod"] == before + 2

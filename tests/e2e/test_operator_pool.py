@@ -108,8 +108,7 @@ async def test_changed_template_renews_the_pool_which_is_never_empty(objects: Ob
 async def test_broken_templates_cost_a_few_pods_say_why_hold_up_no_other_pool_and_can_be_mended(
     objects: Objects, operator: OperatorProcess, pool: str
 ) -> None:
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "cpus"}}
-    await objects.put({**quota, "spec": {"hard": {"limits.cpu": "50"}}})
+    await objects.quota(**{"limits.cpu": "50"})
     broken: dict[str, dict[str, Any]] = {
         "pull": {"image": "nosuch.invalid/x:1"},
         "crash": {"image": await objects.pause_image(), "imagePullPolicy": "Never"},
@@ -149,7 +148,7 @@ async def test_broken_templates_cost_a_few_pods_say_why_hold_up_no_other_pool_an
         await objects.delete("sandboxpools", name)
     await recovers(objects, operator, "pull")
     await objects.delete("sandboxpools", "pull")
-    await objects.delete("resourcequotas", "cpus")
+    await objects.delete("resourcequotas", "quota")
 
 
 async def recovers(objects: Objects, operator: OperatorProcess, pool: str) -> None:

@@ -209,6 +209,17 @@ class Objects:
         """Make or change any object."""
         await asyncio.to_thread(writing.apply, manifest, self.namespace)
 
+    async def quota(self, **hard: str) -> None:
+        """Limit the namespace, once the API server does so: until then it creates what it should refuse."""
+        quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "quota"}, "spec": {"hard": hard}}
+        await self.put(quota)
+
+        async def counts() -> bool:
+            status: dict[str, Any] = (await self.cluster.get("resourcequotas", "quota")).get("status", {})
+            return status.get("hard") == hard and "used" in status
+
+        await until("the quota is enforced", counts, within=60)
+
     async def patch(self, kind: str, name: str, change: Any, **options: Any) -> None:
         """Change an object as `writing.patch` does."""
         await asyncio.to_thread(writing.patch, kind, self.namespace, name, change, **options)
