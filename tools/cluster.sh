@@ -25,7 +25,8 @@ NODE_IMAGE=${NODE_IMAGE:-kindest/node:v1.34.4}
 CLUSTER_SETUP=${CLUSTER_SETUP:-../shared/cluster/setup}
 
 say() { echo "cluster: $*" >&2; }
-there() { kind get clusters 2>/dev/null | grep -qx "$KIND_CLUSTER"; }
+# All of the list is read: grep -q ends at the first hit, and kind, which has more clusters to name, then fails.
+there() { kind get clusters 2>/dev/null | grep -x "$KIND_CLUSTER" >/dev/null; }
 usable() { command -v kind >/dev/null && command -v kubectl >/dev/null && command -v helm >/dev/null && docker info >/dev/null 2>&1; }
 
 tools() {

@@ -7,11 +7,15 @@ import atexit
 import functools
 import json
 import subprocess
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 _CORE: Final = "api/v1"
 _OWN: Final = "apis/sandpod.dev/v1alpha1"
@@ -55,6 +59,26 @@ def read(kind: str, namespace: str, name: str = "", *, selector: str = "") -> di
         if error.status != 404:
             raise
         return {}
+
+
+def watch(
+    kind: str, namespace: str, name: str, check: Callable[[dict[str, Any]], T | None], *, within: float
+) -> T | None:
+    """Return the first that `check` makes of an object, of which it sees each state from now on; None: nothing in time.
+
+    What a test waits for may be over between two looks.
+    """
+    end = time.monotonic() + within
+    while (left := end - time.monotonic()) > 0:
+        seconds = max(1, round(left))
+        query = {"watch": "1", "fieldSelector": f"metadata.name={name}", "timeoutSeconds": str(seconds)}
+        address = f"{_proxy()}{path_of(kind, namespace)}?{urllib.parse.urlencode(query)}"
+        with urllib.request.urlopen(address, timeout=seconds + 30) as events:  # noqa: S310 - the proxy's
+            for event in map(json.loads, events):
+                found = check(event["object"]) if event["type"] in {"ADDED", "MODIFIED"} else None
+                if found is not None:
+                    return found
+    return None
 
 
 def path_of(kind: str, namespace: str, name: str = "") -> str:

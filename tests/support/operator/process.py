@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -279,32 +279,37 @@ class Objects:
     async def phase(self, name: str, phase: str, *, within: float = 60) -> dict[str, Any]:
         """Wait until a Sandbox has a phase, and return its status."""
 
-        async def look() -> dict[str, Any]:
-            status = await self.status(name)
-            return status if status.get("phase") == phase else {}
+        def has(status: dict[str, Any]) -> dict[str, Any] | None:
+            return status if status.get("phase") == phase else None
 
-        return await self._until(f"{name} is {phase}", name, look, within)
+        return await self._said(f"{name} is {phase}", name, has, within)
 
     async def reason(self, name: str, reason: str, *, within: float = 60) -> str:
         """Wait until a Sandbox is not ready for that reason, and return the sentence."""
 
-        async def look() -> str:
-            conditions = (await self.status(name)).get("conditions", [])
-            found = [c for c in conditions if c["type"] == "Ready" and c["reason"] == reason]
-            return str(found[0]["message"]) if found else ""
+        def message(status: dict[str, Any]) -> str | None:
+            found = [c for c in status.get("conditions", []) if c["type"] == "Ready" and c["reason"] == reason]
+            return str(found[0]["message"]) if found else None
 
-        return await self._until(f"{name} says {reason}", name, look, within)
+        return await self._said(f"{name} says {reason}", name, message, within)
 
     async def has_pod(self, name: str) -> None:
         """Wait until a Sandbox of a template that is parked has its pod, and says so."""
         await self.reason(name, "Unschedulable", within=90)
 
-    async def _until(self, what: str, name: str, look: Callable[[], Awaitable[T]], within: float) -> T:
-        """Wait as `until`, and tell what became of the Sandbox where that does not come."""
-        try:
-            return await until(what, look, within=within)
-        except ClusterError as error:
-            raise ClusterError(f"{error}; its status {await self.status(name)}") from None
+    async def _said(self, what: str, name: str, of: Callable[[dict[str, Any]], T | None], within: float) -> T:
+        """Wait for a status, however soon another one follows; tell what became of it where it does not come."""
+
+        def look(sandbox: dict[str, Any]) -> T | None:
+            return of(sandbox.get("status", {}))
+
+        see: Callable[[], T | None] = functools.partial(
+            reading.watch, "sandboxes", self.namespace, name, look, within=within
+        )
+        found = await asyncio.to_thread(see)
+        if found is None:
+            raise ClusterError(f"not within {within:g} s: {what}; its status {await self.status(name)}")
+        return found
 
     async def gone(self, kind: str, name: str, *, within: float = 60) -> None:
         """Wait until an object is not there any more."""
