@@ -17,10 +17,14 @@ MAX_BODY: Final = 64 * 1024  # bytes of a program that is recorded whole
 
 CodeForm = Literal["hash", "body", "none"]
 Mask = Callable[[Any], Any]
-Program = tuple[str, str | None]  # its text, and what is shown of it
+Program = tuple[str, Mask | None]  # its text, and what hides secrets where it is shown; without that it is not
 Record = dict[str, Any]
 
 current: Final[ContextVar["Act | None"]] = ContextVar("sandpod_act", default=None)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +37,7 @@ class Act:
     started: float = field(default_factory=time.perf_counter)
     number: int = 0  # joins the records of one act
     known: bool = True  # whether it is known whose it is; what is not is no act, and has no record
-    mask: Mask | None = None  # hides the secrets of the sandboxes that it used
+    mask: Mask = _as_it_is  # hides the secrets of the sandboxes that it used
 
     def note(self, **facts: Any) -> None:
         """Add what is known now; what is None is not."""
@@ -48,16 +52,14 @@ class Act:
         parameters = record.pop("parameters", None)
         if phase == "end":
             if parameters is not None:
-                record["parameters"] = parameters if self.mask is None else self.mask(parameters)
+                record["parameters"] = self.mask(parameters)
             record["outcome"] = self.facts.get("outcome", "refused" if "error" in self.facts else "ok")
             record["duration_ms"] = round((time.perf_counter() - self.started) * 1000)
         return record
 
     def program(self, phase: Literal["begin", "end"]) -> Program | None:
         """Return the program of the act, for a record; it is shown at the end alone, too."""
-        if self.code is None:
-            return None
-        return self.code, None if phase == "begin" else self.code if self.mask is None else self.mask(self.code)
+        return None if self.code is None else (self.code, self.mask if phase == "end" else None)
 
 
 def note(**facts: Any) -> None:
@@ -84,11 +86,11 @@ def bounded(value: Any) -> Any:
 
 def code_facts(program: Program, form: CodeForm) -> Record:
     """Return what is recorded of a program."""
-    code, shown = program
+    code, mask = program
     if form == "none":
         return {}
     data = code.encode("utf-8", "surrogatepass")
     facts: Record = {"code_sha256": hashlib.sha256(data).hexdigest(), "code_bytes": len(data)}
-    if form == "body" and shown is not None:
-        facts["code"] = shown.encode("utf-8", "surrogatepass")[:MAX_BODY].decode("utf-8", "replace")
+    if form == "body" and mask is not None:
+        facts["code"] = mask(code).encode("utf-8", "surrogatepass")[:MAX_BODY].decode("utf-8", "replace")
     return facts

@@ -159,8 +159,9 @@ def add_modules(environment: Environment, settings: Settings, lock: int) -> None
     new = environment.folder / "new"
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
-    shutil.copyfile(environment.lock_file, new / "package-lock.json")
-    wanted = json.loads(environment.lock_file.read_bytes())["packages"][""]
+    content = environment.lock_file.read_bytes()
+    (new / "package-lock.json").write_bytes(content)
+    wanted = json.loads(content)["packages"][""]
     (new / "package.json").write_text(json.dumps(wanted), encoding="utf-8")
     variables = dict(os.environ)
     if "registry_url" in settings.packages.npm.model_fields_set:

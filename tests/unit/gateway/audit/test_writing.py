@@ -262,7 +262,7 @@ def test_program_is_recorded_as_the_setting_says(form: CodeForm, members: set[st
     for each in forms:
         writer = Writer(file_sink(path), f"host/{each}", Metrics(), code=each, sync=True)
         writer.open({})
-        writer.submit({"event": "call"}, ("é" * 40_000 + "\ud800", "é" * 40_000))
+        writer.submit({"event": "call"}, ("é" * 40_000 + "\ud800", str))
         writer.close({})
     records = {record["replica"]: record for record in records_of(path) if record["event"] == "call"}
     assert {name for name in records[f"host/{form}"] if name.startswith("code")} == members
