@@ -19,6 +19,7 @@ mkdir -p .build
 
 NAMESPACE=sandpod
 SANDBOXES=sandpod-sandboxes
+TEAM=$SANDBOXES-team # of the tenant in tests/e2e/values.yaml
 # The Kubernetes version that is tested, where it can be had; else the one that kind brings.
 NODE_IMAGE=${NODE_IMAGE:-kindest/node:v1.34.4}
 # A program beside the checkout that gives a machine docker, kind, kubectl and helm. Most machines have them already.
@@ -93,7 +94,7 @@ install() {
   for part in $earlier; do
     kubectl -n "${part%/*}" delete sandboxes.sandpod.dev "${part#*/}" --ignore-not-found >/dev/null
   done
-  for part in $SANDBOXES $SANDBOXES-team; do
+  for part in $SANDBOXES $TEAM; do
     kubectl -n $part wait sandboxpool/default --for=jsonpath='{.status.readyReplicas}'=2 --timeout=180s
   done
 }
@@ -102,7 +103,7 @@ export SANDPOD_NAMESPACE=$NAMESPACE SANDPOD_SANDBOX_NAMESPACE=$SANDBOXES SANDPOD
 
 contract() {
   # Of the suite that all backends pass, `make test` runs the rest. In a tenant's namespace, whose pools nobody else uses.
-  SANDPOD_TEST_KUBERNETES=1 SANDPOD_TEST_NAMESPACE=$SANDBOXES-team .venv/bin/pytest tests/contract -k kubernetes "$@"
+  SANDPOD_TEST_KUBERNETES=1 SANDPOD_TEST_NAMESPACE=$TEAM .venv/bin/pytest tests/contract -k kubernetes "$@"
 }
 
 # The installed parts may come and go beside these two. The first need the processor, the second wait most of the time.

@@ -58,12 +58,12 @@ async def frames(backend: Backend, count: int) -> AsyncIterator[Row]:
 
 async def team(folder: Path) -> tuple[str, tuple[str, ...]]:
     """Return a key, and the flags of a gateway that does all that a team's endpoint does."""
-    made = json.loads(await sandpod("keys", "create", "--user", "bench", "--output", "json"))
-    (folder / "keys.yaml").write_text(json.dumps({"keys": [made["entry"]]}), encoding="utf-8")
+    keys = folder / "keys.yaml"
+    made = json.loads(await sandpod("keys", "create", "--user", "bench", "--file", str(keys), "--output", "json"))
     (folder / "secret").write_text("another-value-that-is-masked", encoding="utf-8")
     quota = json.dumps({"calls_per_minute": 1_000_000, "cpu_seconds_per_day": 1_000_000, "concurrent_runs": 100})
     settings = {
-        "auth.keys-file": folder / "keys.yaml",
+        "auth.keys-file": keys,
         "quotas.per-key": quota,
         "quotas.per-user": quota,
         "quotas.per-tenant": quota,

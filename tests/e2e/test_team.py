@@ -1,47 +1,32 @@
 """A team's endpoint as a whole: people and agents of two tenants behind TLS, while all of Sandpod is replaced.
 
 A user signs in with a browser, one agent has an API key, and another one a token. The release is the test's own: two
-gateways and two operators, each tenant with a namespace of its own, an OpenID Connect provider at which clients can't
-register, and nginx in front. Each step of a sign-in reaches whichever gateway comes next.
+gateways and two operators, and each tenant has a namespace of its own.
 """
 
 import asyncio
 import json
-import socket
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import httpx2
 import pytest
-import yaml
-from fastmcp import Client
-from fastmcp.client.transports import StreamableHttpTransport
 
 from sandpod_gateway.auth.callers import owner_of
 from support.background import read_until
 from support.cluster.callers import Caller, Reply, Session
-from support.cluster.cluster import Cluster, node_address, node_url, until
-from support.cluster.reading import read
-from support.cluster.release import LITTLE, SMALL, done, image, run
+from support.cluster.cluster import Cluster, until
+from support.cluster.release import helm
+from support.cluster.team import AUDIT, CHART, NAMESPACE, SANDBOXES, Endpoint, endpoint, signed_in
 from support.command_line import sandpod
-from support.gateway.browser import ByBrowser, User, chromium, provider
-from support.ports import free_port
-from support.servers.nginx import Proxy, nginx
+from support.gateway.browser import User, chromium
 
 # Of a client that ends with its test.
 pytestmark = pytest.mark.filterwarnings("ignore:Using in-memory token storage")
 
-CHART: Final = Path(__file__).resolve().parents[2] / "charts" / "sandpod"
-NAMESPACE: Final = "sandpod-whole"
-SANDBOXES: Final = "sandpod-whole-sandboxes"
-TENANTS: Final = ("red", "blue")
-AUDIT: Final = "/var/log/sandpod"
-TRUST: Final = "/etc/provider"
 WORK: Final = """
 with open("rounds", "a") as file:
     file.write("x")
@@ -158,145 +143,6 @@ class Member:
         assert [each["sandbox"] for each in mine["sandboxes"]] == [self.sandbox]
 
 
-def values(entry: dict[str, Any], public: str, issuer: Proxy, client: dict[str, str]) -> dict[str, Any]:
-    """Return the chart's values, as docs/install.md and docs/operate.md have them for each part.
-
-    `client` is the gateways' own one at the provider.
-    """
-    host, _, port = issuer.address.removeprefix("https://").rpartition(":")
-    certificate = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "provider-ca"},
-        "data": {"root.crt": issuer.root.read_text(encoding="utf-8")},
-    }
-    secret = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": "sso"},
-        "stringData": {"client_secret": client["client_secret"]},
-    }
-    volume = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "audit"},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "64Mi"}}},
-    }
-    return {
-        "auth": {"keys": [entry], "oidcClientSecret": "sso"},
-        "gateway": {
-            **image("gateway"),
-            **LITTLE,
-            "replicas": 2,
-            "service": {"type": "NodePort", "sessionAffinity": "None"},
-            "config": {
-                "trusted_proxies": ["10.0.0.0/8", "172.16.0.0/12"],
-                "links": {"public_url": public},
-                "auth": {
-                    "oidc": {
-                        "issuer": issuer.address,
-                        "ca_file": f"{TRUST}/root.crt",
-                        "client_id": client["client_id"],
-                        "proxy": {},
-                        "tenants": {name: name for name in TENANTS},
-                    }
-                },
-                "audit": {"sink": "file", "path": f"{AUDIT}/audit-{{host}}.jsonl"},
-            },
-            "extraVolumes": [
-                {"name": "audit", "persistentVolumeClaim": {"claimName": "audit"}},
-                {"name": "provider", "configMap": {"name": "provider-ca"}},
-            ],
-            "extraVolumeMounts": [
-                {"name": "audit", "mountPath": AUDIT},
-                {"name": "provider", "mountPath": TRUST, "readOnly": True},
-            ],
-        },
-        "operator": {**image("operator"), **LITTLE, "replicas": 2},
-        "sandboxes": {
-            "namespace": SANDBOXES,
-            **image("sandbox"),
-            "templates": {"default": {"resources": SMALL, "preimport": []}},
-            "pools": {"default": {"replicas": 0}},
-        },
-        "tenants": {name: {"pools": {"default": {"replicas": 1}}} for name in TENANTS},
-        "networkPolicy": {"oidcPorts": [int(port)], "oidcCidrs": [f"{host}/32"]},
-        "extraObjects": [certificate, secret, volume],
-    }
-
-
-@contextmanager
-def installed(file: Path, wanted: dict[str, Any]) -> Iterator[Cluster]:
-    """Give the release, and remove it with its namespaces."""
-    file.write_text(yaml.safe_dump(wanted), encoding="utf-8")
-    where = ("--namespace", NAMESPACE)
-    try:
-        done(
-            *("helm", "install", "sandpod", str(CHART), *where, "--create-namespace", "--values", str(file)),
-            *("--skip-crds", "--wait", "--timeout", "5m"),
-        )
-        yield Cluster(namespace=NAMESPACE, sandboxes=SANDBOXES)
-    finally:
-        run("helm", "uninstall", "sandpod", *where)
-        spaces = [NAMESPACE, SANDBOXES, *(f"{SANDBOXES}-{tenant}" for tenant in TENANTS)]
-        run("kubectl", "delete", "namespace", *spaces, "--ignore-not-found", "--wait=false")
-
-
-def own_address() -> str:
-    """Return the address by which pods reach this machine: the one that leads to their node."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((node_address(read("nodes", "")["items"][0]), 9))
-        return str(probe.getsockname()[0])
-
-
-@dataclass
-class Endpoint:
-    """The team's endpoint.
-
-    Attributes:
-        url: Its address.
-        key: The key of an agent, of the first tenant.
-        trust: Trusts the certificates of nginx and of the provider.
-    """
-
-    cluster: Cluster
-    url: str
-    key: str
-    trust: ssl.SSLContext
-
-
-@asynccontextmanager
-async def endpoint(folder: Path) -> AsyncIterator[Endpoint]:
-    made = json.loads(await sandpod("keys", "create", "--user", "kit", "--tenant", TENANTS[0], "--output", "json"))
-    at_provider, front_port = free_port(), free_port()
-    public = f"https://localhost:{front_port}"
-    async with AsyncExitStack() as stack:
-        sync = stack.enter_context(ExitStack())
-        issuer = sync.enter_context(nginx(folder / "issuer", f"127.0.0.1:{at_provider}", address=own_address()))
-        await stack.enter_async_context(provider(f"{public}/mcp", at_provider, issuer.address))
-        client = {"redirect_uris": [f"{public}/auth/callback"], "token_endpoint_auth_method": "client_secret_basic"}
-        async with httpx2.AsyncClient(verify=issuer.trust) as http:
-            own = (await http.post(f"{issuer.address}/reg", json=client)).json()
-        release = installed(folder / "values.yaml", values(made["entry"], public, issuer, own))
-        cluster = await asyncio.to_thread(sync.enter_context, release)
-        upstream = node_url(NAMESPACE).removeprefix("http://")
-        front = sync.enter_context(nginx(folder / "front", upstream, port=front_port))
-        front.trust.load_verify_locations(issuer.root)
-        yield Endpoint(cluster, f"{front.address}/mcp", made["key"], front.trust)
-
-
-@asynccontextmanager
-async def signed_in(endpoint: Endpoint, user: User) -> AsyncIterator[tuple[Session, str]]:
-    """Sign in as FastMCP's client does; gives the connection and the token that it got."""
-    auth = ByBrowser(user)
-    transport = StreamableHttpTransport(endpoint.url, auth=auth, verify=endpoint.trust)
-    async with Client(transport, timeout=120) as client:
-        await asyncio.gather(*auth.pages)
-        tokens = auth.context.current_tokens
-        assert tokens is not None
-        yield Session(client), tokens.access_token
-
-
 async def replace_everything(endpoint: Endpoint, members: list[Member], newcomer: Member) -> None:
     """Restart all gateways and operators, one after another, while the members work and one of them comes anew."""
     cluster, over = endpoint.cluster, asyncio.Event()
@@ -361,8 +207,7 @@ async def remove_tenant(endpoint: Endpoint, members: list[Member]) -> None:
     """Upgrade to values without the last member's tenant: who is of it is refused, and nothing of it is deleted."""
     *others, last = members
     without = ("--reset-then-reuse-values", "--set", f"tenants.{last.owner[0]}=null")
-    flags = ("--namespace", NAMESPACE, "--skip-crds", *without, "--wait", "--timeout", "5m")
-    await asyncio.to_thread(done, "helm", "upgrade", "sandpod", str(CHART), *flags)
+    await asyncio.to_thread(helm, "upgrade", NAMESPACE, str(CHART), "--skip-crds", *without)
 
     async def is_refused() -> bool:
         return (await last.call("list_sandboxes")).error == "forbidden"

@@ -17,7 +17,7 @@ import yaml
 
 from support.cluster.callers import Caller
 from support.cluster.cluster import Cluster, node_url
-from support.cluster.release import LITTLE, SMALL, done, image, run
+from support.cluster.release import LITTLE, SMALL, done, helm, image, remove, run
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FIRST: Final = str(Path(__file__).parent / "charts" / "sandpod-0.1.0.tgz")
@@ -32,10 +32,6 @@ with open("beats", "w") as file:
         file.flush()
         time.sleep(0.1)
 """
-
-
-def helm(action: str, *arguments: str) -> str:
-    return done("helm", action, "sandpod", *arguments, "--namespace", NAMESPACE, "--wait", "--timeout", "5m")
 
 
 def kubectl(*arguments: str, stdin: str | None = None) -> str:
@@ -117,13 +113,12 @@ def release(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     file.write_text(yaml.safe_dump(values(keys)), encoding="utf-8")
     apply_crds(FIRST)
     try:
-        helm("install", FIRST, "--create-namespace", "--values", str(file))
+        helm("install", NAMESPACE, FIRST, "--create-namespace", "--values", str(file))
         ready = ("--for=jsonpath={.status.readyReplicas}=1", "--timeout=180s")
         kubectl("wait", "sandboxpools.sandpod.dev/default", "-n", SANDBOXES, *ready)
         yield Release(keys["alice"]["key"], asyncio.run(claim(keys["alice"]["key"])))
     finally:
-        run("helm", "uninstall", "sandpod", "--namespace", NAMESPACE)
-        run("kubectl", "delete", "namespace", NAMESPACE, SANDBOXES, "--wait=false")
+        remove(NAMESPACE, SANDBOXES)
         apply_crds(CHART)
 
 
@@ -154,14 +149,14 @@ def refused(first: Seen) -> dict[str, str]:
 def upgraded(release: Release, refused: dict[str, str]) -> Seen:
     assert all(refused.values())
     apply_crds(CHART)
-    helm("upgrade", CHART, "--reset-then-reuse-values")
+    helm("upgrade", NAMESPACE, CHART, "--reset-then-reuse-values")
     return look(release)
 
 
 @pytest.fixture(scope="module")
 def rolled_back(release: Release, upgraded: Seen) -> Seen:
     assert upgraded.digests
-    helm("rollback")
+    helm("rollback", NAMESPACE)
     return look(release)
 
 
@@ -169,8 +164,8 @@ def rolled_back(release: Release, upgraded: Seen) -> Seen:
 def uninstalled(rolled_back: Seen) -> dict[str, list[str]]:
     """What is left in the sandboxes' namespace after the next upgrade and an uninstall, by kind."""
     assert rolled_back.replicas
-    helm("upgrade", CHART, "--reset-then-reuse-values")
-    helm("uninstall")
+    helm("upgrade", NAMESPACE, CHART, "--reset-then-reuse-values")
+    helm("uninstall", NAMESPACE)
     kinds = ("namespaces", "networkpolicies", "sandboxes.sandpod.dev", "pods")
 
     def names(kind: str) -> list[str]:

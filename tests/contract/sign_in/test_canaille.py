@@ -3,10 +3,8 @@
 `make setup` puts it into an environment of its own, in the versions of requirements/provider.lock.
 """
 
-import asyncio
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +15,7 @@ from sandpod_gateway.auth.oidc.settings import OidcSettings
 from sandpod_gateway.auth.oidc.tokens import OidcVerifier
 from support.gateway.sign_in import PUBLIC, TAKEN, Team, team_of
 from support.ports import free_port
+from support.servers.program import started
 
 HERE: Final = Path(__file__).parent
 PYTHON: Final = Path(sys.prefix) / "provider/bin/python"
@@ -34,19 +33,8 @@ class AtCanaille(Team):
         return str(back.headers["location"])
 
 
-@asynccontextmanager
-async def canaille() -> AsyncIterator[str]:
-    process = await asyncio.create_subprocess_exec(
-        *(PYTHON, HERE / "canaille_provider.py", str(free_port()), f"{PUBLIC}/auth/callback"),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
-    try:
-        yield (await asyncio.wait_for(process.stdout.readline(), 60)).decode().strip()
-    finally:
-        process.kill()
-        await process.wait()
+def canaille() -> AbstractAsyncContextManager[str]:
+    return started(PYTHON, HERE / "canaille_provider.py", free_port(), f"{PUBLIC}/auth/callback")
 
 
 async def test_user_signs_in_has_a_tenant_and_is_refused_once_the_provider_revokes_the_session(tmp_path: Path) -> None:

@@ -29,3 +29,14 @@ def image(part: str) -> dict[str, Any]:
     """Return the values for the image of a part."""
     prefix, tag = os.environ.get("IMAGE_PREFIX", "sandpod"), os.environ.get("IMAGE_TAG", "dev")
     return {"image": {"repository": f"{prefix}/{part}", "tag": tag}}
+
+
+def helm(action: str, namespace: str, *arguments: str) -> str:
+    """Install or change the release `sandpod` of a namespace, and return what helm prints once all of it is there."""
+    return done("helm", action, "sandpod", *arguments, "--namespace", namespace, "--wait", "--timeout", "5m")
+
+
+def remove(namespace: str, *spaces: str) -> None:
+    """Ask for the end of that release, and of its namespaces, whatever there is of them."""
+    run("helm", "uninstall", "sandpod", "--namespace", namespace)
+    run("kubectl", "delete", "namespace", namespace, *spaces, "--ignore-not-found", "--wait=false")

