@@ -33,6 +33,7 @@ class OperatorSettings(BaseSettings):
         min_length=1, description="Namespaces whose sandboxes it manages, separated by commas."
     )
     namespace: str = Field("default", description="Its own namespace, for the Lease of the active replica.")
+    lease_owner: str = Field("", description="ConfigMap of its own namespace with which that Lease is deleted.")
     identity: str = Field(
         # A restarted pod keeps its name, and must not take over its old Lease.
         default_factory=lambda: f"{socket.gethostname()}-{secrets.token_hex(4)}",

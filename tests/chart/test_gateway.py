@@ -47,6 +47,8 @@ def test_gateway_takes_the_settings_that_the_chart_writes(tmp_path: Path) -> Non
     assert found.kubernetes.default_template == "default"
     assert found.kubernetes.link_secret == "sandpod/sandpod-gateway-links"
     assert found.kubernetes.keys_secret == "sandpod/sandpod-keys"
+    assert found.kubernetes.usage_owner is None, "what callers used is kept"
+    assert settings(tmp_path, "sandboxes.keepNamespaces=false").kubernetes.usage_owner == "sandpod-gateway-config"
     assert found.auth.keys_file is None
     assert found.tls.cert is None
 

@@ -46,6 +46,7 @@ def test_operator_takes_the_settings_that_the_chart_gives_it(settings: Callable[
     found = settings()
     assert found.namespaces == ("sandpod-sandboxes",)
     assert found.namespace == "sandpod"
+    assert found.lease_owner == "sandpod-operator-config"
     assert found.log_format == "json"
     assert found.peer == f"10.244.0.9:{found.http_port}"
     assert found.http_port == container()["ports"][0]["containerPort"] == 8081

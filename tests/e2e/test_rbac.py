@@ -55,6 +55,7 @@ NAMED: Final[dict[tuple[str, str], set[Right]]] = {
         *((verb, "secrets:sandpod-gateway-links") for verb in ("get", "patch")),
         *((verb, "secrets:sandpod-keys") for verb in READ),
     },
+    ("operator", "release"): {("get", "configmaps:sandpod-operator-config")},
 }
 
 # Resources, beside those of the rights above, by which a broken gateway or operator would do the most harm.

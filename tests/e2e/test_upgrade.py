@@ -162,17 +162,20 @@ def rolled_back(release: Release, upgraded: Seen) -> Seen:
 
 @pytest.fixture(scope="module")
 def uninstalled(rolled_back: Seen) -> dict[str, list[str]]:
-    """What is left in the sandboxes' namespace after the next upgrade and an uninstall, by kind."""
+    """What is left after the next upgrade and an uninstall, by kind: in the release's namespace Leases."""
     assert rolled_back.replicas
     helm("upgrade", NAMESPACE, CHART, "--reset-then-reuse-values")
+    wait = ("wait", "lease/sandpod-operator", "-n", NAMESPACE, "--timeout=60s")
+    kubectl(*wait, "--for=jsonpath={.metadata.ownerReferences[0].kind}=ConfigMap")
     helm("uninstall", NAMESPACE)
+    kubectl(*wait, "--for=delete")
     kinds = ("namespaces", "networkpolicies", "sandboxes.sandpod.dev", "pods")
 
-    def names(kind: str) -> list[str]:
-        out = json.loads(kubectl("get", kind, "-n", SANDBOXES, "-o", "json"))["items"]
+    def names(kind: str, namespace: str = SANDBOXES) -> list[str]:
+        out = json.loads(kubectl("get", kind, "-n", namespace, "-o", "json"))["items"]
         return [each["metadata"]["name"] for each in out]
 
-    return {kind: names(kind) for kind in kinds}
+    return {kind: names(kind) for kind in kinds} | {"leases": names("leases", NAMESPACE)}
 
 
 def test_upgrade_that_would_leave_out_values_or_has_other_crds_is_refused_with_the_way_on(
@@ -211,3 +214,4 @@ def test_uninstall_keeps_the_sandboxes_namespace_closed_and_the_sandbox_in_it(
     assert "sandpod-namespace" in uninstalled["networkpolicies"]
     assert release.sandbox in uninstalled["sandboxes.sandpod.dev"]
     assert release.sandbox in uninstalled["pods"]
+    assert uninstalled["leases"] == []

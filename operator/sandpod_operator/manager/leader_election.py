@@ -14,6 +14,7 @@ from typing import Any, Final
 from sandpod_api import names
 from sandpod_kube.client import KubeClient
 from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError, OverloadedError, UnreachableError
+from sandpod_kube.owner import owned_by
 from sandpod_kube.resources import LEASES
 from sandpod_operator.settings import OperatorSettings
 
@@ -90,6 +91,9 @@ class Elector:
         if lease is not None and not self._free(lease):
             return False
         wanted = build_lease(self._settings, self._settings.identity, self._clock(), lease)
+        if "ownerReferences" not in wanted["metadata"]:
+            settings = self._settings
+            wanted["metadata"] |= await owned_by(self._cluster, settings.namespace, settings.lease_owner)
         try:
             if lease is None:
                 await self._cluster.create(LEASES, wanted)

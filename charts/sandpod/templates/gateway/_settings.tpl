@@ -33,6 +33,9 @@ The gateway's settings file: `gateway.config` and what follows from other values
   "packages" (dict "cache_dir" "/tmp/packages")
   "shutdown" (dict "drain" 5 "calls" (max 1 (sub (int .Values.gateway.terminationGracePeriodSeconds) 10)))
 -}}
+{{- if not .Values.sandboxes.keepNamespaces -}}
+{{- $_ := set $settings.kubernetes "usage_owner" (include "sandpod.gateway.config" .) -}}
+{{- end -}}
 {{- $tenants := dict -}}
 {{- range $place := include "sandpod.sandboxes.places" . | fromJsonArray -}}
 {{- with $place.tenant -}}

@@ -139,8 +139,10 @@ class KubernetesBackend:
 
     def usage_store(self) -> ConfigMaps | None:
         """Return the ConfigMaps of the settings; None when they name none."""
-        reference, silence = self._settings.usage, self._settings.watch_silence
-        return None if reference is None else ConfigMaps(lambda: self._open.cluster, reference, silence)
+        settings = self._settings
+        if settings.usage is None:
+            return None
+        return ConfigMaps(lambda: self._open.cluster, settings.usage, settings.watch_silence, settings.usage_owner)
 
     def secret_source(self) -> SandboxSecrets:
         """Return the Secrets of the sandboxes' namespace."""

@@ -44,6 +44,9 @@ class KubernetesSettings(StrictModel):
     usage: UsageReference | None = None
     """Where usage is kept, and limits are shared with other gateways, as namespace/name: in ConfigMaps of this
     namespace whose names begin with this name. Unset: see usage.directory."""
+    usage_owner: Name | None = None
+    """ConfigMap of that namespace with which these ConfigMaps are deleted. Unset: they stay until somebody deletes
+    them."""
     secrets: bool = False
     """Whether sessions and templates may have secrets; the chart sets it. Their values are Secrets in the sandboxes'
     namespace, which the gateway needs the right to create and to read by name."""

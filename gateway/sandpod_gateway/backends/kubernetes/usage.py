@@ -9,6 +9,7 @@ from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.usage.stores import Documents, Stored
 from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError
 from sandpod_kube.follow import follow
+from sandpod_kube.owner import owned_by
 from sandpod_kube.resources import CONFIG_MAPS
 
 LABEL: Final = "sandpod.dev/usage"
@@ -19,10 +20,16 @@ ENTRY: Final = "document.json"
 class ConfigMaps:
     """Documents whose ConfigMaps have one beginning of their names; implements `usage.stores.DocumentStore`."""
 
-    def __init__(self, cluster: Callable[[], Cluster], reference: str, silence: float) -> None:
-        """Use namespace/name, the latter as the beginning; a watch without an event for so long counts as dead."""
+    def __init__(
+        self, cluster: Callable[[], Cluster], reference: str, silence: float, owner: str | None = None
+    ) -> None:
+        """Use namespace/name, the latter as the beginning; a watch without an event for so long counts as dead.
+
+        A ConfigMap of that namespace is to own those that are made.
+        """
         self._cluster = cluster
         self._silence = silence
+        self._owner = owner
         self._namespace, _, self._prefix = reference.partition("/")
         self._query = {"labelSelector": f"{LABEL}={self._prefix}"}
 
@@ -39,7 +46,8 @@ class ConfigMaps:
         with translated("usage was written"):
             try:
                 if version is None:
-                    metadata = {"name": full, "labels": {LABEL: self._prefix}}
+                    owned = await owned_by(client, self._namespace, self._owner)
+                    metadata = {"name": full, "labels": {LABEL: self._prefix}, **owned}
                     body = {**CONFIG_MAPS.header, "metadata": metadata, **data}
                     written = await client.create(CONFIG_MAPS, body, self._namespace)
                 else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from sandpod_kube.errors import DeniedError, OverloadedError, UnreachableError
-from sandpod_kube.resources import Key, Resource
+from sandpod_kube.resources import CONFIG_MAPS, Key, Resource
 from sandpod_operator.manager.leader_election import Elector, LeadershipLostError, build_lease
 from support.operator.world import NOW, ApiServer, settings
 
@@ -21,9 +21,9 @@ LEASE = Key("Lease", "default", "sandpod-operator")
 class Replica:
     """One replica with a clock of its own."""
 
-    def __init__(self, api: object, name: str) -> None:
+    def __init__(self, api: object, name: str, **others: str) -> None:
         self.time = 1000.0
-        self.settings = settings(identity=name)
+        self.settings = settings(identity=name, **others)
         self.elector = Elector(cast("KubeClient", api), self.settings, self.now, lambda: self.time)
 
     def now(self) -> datetime:
@@ -178,6 +178,19 @@ async def test_waiting_replica_goes_on_trying_when_the_cluster_does_not_answer()
     assert not done
     one.elector._cluster = cast("KubeClient", ApiServer(clock=lambda: NOW))
     await asyncio.wait_for(waiting, 60)
+
+
+async def test_lease_of_an_earlier_version_gets_an_owner_too(api: ApiServer) -> None:
+    first = Replica(api, "one")
+    await first.elector.acquire()
+    await first.elector.release()
+    assert "ownerReferences" not in api.objects[LEASE]["metadata"]
+    await api.create(CONFIG_MAPS, {**CONFIG_MAPS.header, "metadata": {"name": "config", "namespace": "default"}})
+    uid = api.objects[Key("ConfigMap", "default", "config")]["metadata"]["uid"]
+    second = Replica(api, "two", lease_owner="config")
+    await second.elector.acquire()
+    [owner] = api.objects[LEASE]["metadata"]["ownerReferences"]
+    assert owner == {"apiVersion": "v1", "kind": "ConfigMap", "name": "config", "uid": uid}
 
 
 def test_lease_says_who_holds_it_since_when() -> None:

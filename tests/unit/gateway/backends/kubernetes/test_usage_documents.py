@@ -31,6 +31,12 @@ class Cluster:
         items = [each for each in self.objects.values() if each["metadata"]["labels"].get(label) == value]
         return {"metadata": {"resourceVersion": str(self._version)}, "items": items}
 
+    async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
+        self._check(resource, namespace)
+        if name not in self.objects:
+            raise NotFoundError(404)
+        return self.objects[name]
+
     async def create(self, resource: Resource, manifest: dict[str, Any], namespace: str) -> dict[str, Any]:
         self._check(resource, namespace)
         if manifest["metadata"]["name"] in self.objects:
@@ -103,6 +109,17 @@ async def test_documents_are_written_by_test_and_set(store: ConfigMaps, cluster:
     await store.delete("usage-a", second)
     await store.delete("usage-a", second)
     assert await store.read() == {}
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_documents_are_deleted_with_their_owner(cluster: Cluster, *, there: bool) -> None:
+    fake: Any = SimpleNamespace(client=cluster)
+    if there:
+        cluster.objects["config"] = {"metadata": {"name": "config", "uid": "u-1", "resourceVersion": "1"}}
+    assert await ConfigMaps(lambda: fake, PLACE, 90, "config").write("usage-a", b"1", None) is not None
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "config", "uid": "u-1"}
+    metadata = cluster.objects["sandpod-gateway-usage-usage-a"]["metadata"]
+    assert metadata.get("ownerReferences") == ([owner] if there else None)
 
 
 async def test_changes_are_followed(store: ConfigMaps, cluster: Cluster) -> None:
