@@ -86,10 +86,11 @@ class ShutdownSettings(StrictModel):
     """How the server ends when it is asked to. Times in seconds."""
 
     drain: Annotated[int, Field(ge=0, le=DAY)] = 0
-    """Before it stops listening. Meanwhile everything is answered, and each answer closes its connection, so that
-    clients and proxies connect to another server."""
+    """Without a new call, before it stops listening. Meanwhile everything is answered, and each answer closes its
+    connection, so that clients and proxies connect to another server. If calls go on coming, it waits for half of
+    `calls` more."""
     calls: Annotated[int, Field(ge=1, le=DAY)] = 10
-    """After that, for calls in progress."""
+    """For calls in progress, from the end of `drain` on."""
 
 
 class LimitSettings(RunLimits):

@@ -166,7 +166,8 @@ async def packages(session: Session, count: int) -> AsyncIterator[Row]:
         if index:
             samples.append(took)
         await session.close(sandbox)
-    yield Row("packages", samples)
+    if samples:
+        yield Row("packages", samples)
 
 
 async def first_byte(session: Session, count: int) -> AsyncIterator[Row]:

@@ -104,23 +104,36 @@ def _listen(host: str, port: int, *, flag: str) -> socket.socket:
 
 class _Server(uvicorn.Server):
     banner = ""
-    drain = 0  # seconds that it goes on after it was asked to end
-    _end: float | None = None
+    drain = 0  # seconds without a call, after it was asked to end, for which it goes on
+    _asked: float | None = None  # when that was
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether to stop listening; until then, let every answer close its connection.
 
-        Without it, a client would send its next request over a connection that ends at that moment.
+        Without it, a client would send its next request over a connection that ends at that moment. A proxy of a busy
+        cluster may learn late that this server ends: as long as calls come, it goes on, for half of the time that calls
+        in progress have.
         """
         asked = await super().on_tick(counter)
         if not asked or self.force_exit or not self.drain:
             return asked
         now = asyncio.get_running_loop().time()
-        if self._end is None:
-            self._end = now + self.drain
+        if self._asked is None:
+            self._asked = now
             self.config.encoded_headers.append((b"connection", b"close"))
             self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
-        return now >= self._end
+        latest, calls = self._asked + self.drain, self.config.timeout_graceful_shutdown or 0
+        end = min(max(latest, self.last_call + self.drain), latest + calls // 2)
+        if now < end:
+            return False
+        self.config.timeout_graceful_shutdown = max(1, calls - int(end - latest))
+        return True
+
+    @property
+    def last_call(self) -> float:
+        """When a call came last, on the loop's clock."""
+        http = self.config.http_protocol_class
+        return http.last_call if issubclass(http, connections.BoundedConnection) else 0.0
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

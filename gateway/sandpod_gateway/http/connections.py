@@ -7,8 +7,10 @@ and sends nothing must not keep others out.
 import asyncio
 import resource
 import socket
+import termios
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext, suppress
+from fcntl import ioctl
 from typing import Any, ClassVar, Final
 
 import uvicorn
@@ -17,6 +19,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_SECONDS: Final = 20.0  # from the first byte of a request, or the connection, to the end of its headers
+PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})  # asked of a server by name, whichever takes the calls
 _DESCRIPTORS: Final = 65_536  # more than that, memory would not serve
 _LOOPBACK: Final = "127.0.0.1"
 _LOOPBACK_CONNECTIONS: Final = 256
@@ -38,8 +41,10 @@ class BoundedConnection(H11Protocol):
     most: ClassVar[int]  # connections at a time
     new: ClassVar[dict["BoundedConnection", None]]  # which wait for a first request, the oldest first
     idle: ClassVar[dict["BoundedConnection", None]]  # which wait for another request, the longest idle first
+    last_call: ClassVar[float] = 0.0  # when something else than a probe was asked, on the loop's clock
 
     _deadline: asyncio.TimerHandle | None = None
+    _last = False  # whether the connection ends with its next answer
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection, in place of one that waits where there are too many."""
@@ -54,19 +59,30 @@ class BoundedConnection(H11Protocol):
         super().data_received(data)
         if self._serving():
             self._leave()
+            if self.scope["path"] not in PROBES:
+                type(self).last_call = self.loop.time()
         elif self._deadline is None:
             self._start_timer()
 
     def on_response_complete(self) -> None:
         """Wait for the next request; what is left of this one's body is not waited for long."""
         super().on_response_complete()
-        if not self._serving():
+        if self._last:
+            self.shutdown()
+        elif not self._serving():
             self.idle[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._leave()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """Close the connection, after its answer where a request is in progress, or has arrived and is not read yet."""
+        unread = any(ioctl(self.transport.get_extra_info("socket").fileno(), termios.FIONREAD, bytes(4)))
+        self._last = unread and not self._serving()
+        if not self._last:
+            super().shutdown()
 
     def _serving(self) -> bool:
         cycle = getattr(self, "cycle", None)  # None until the first request, whatever its type says

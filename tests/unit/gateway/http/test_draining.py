@@ -12,6 +12,7 @@ import pytest
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.cli import serve
+from sandpod_gateway.http.connections import BoundedConnection
 from sandpod_gateway.settings import Settings, ShutdownSettings
 from support.gateway.peers import until
 
@@ -43,14 +44,62 @@ async def test_a_server_that_drains_answers_everybody_and_lets_each_connection_e
     async with serving(server, gateway) as (client, task):
         assert "connection" not in (await client.get("/healthz")).headers
         server.should_exit = True
-        await until(lambda: server._end is not None)
+        await until(lambda: server._asked is not None)
         for _ in range(2):  # over the connection that was idle, and over another
             answer = await client.get("/healthz")
             assert (answer.status_code, answer.headers["connection"]) == (HTTPStatus.OK, "close")
         assert not server.server_state.connections
         assert not task.done()
-        server._end = 0.0
+        server.drain = 0
         await asyncio.wait_for(asyncio.shield(task), 10)
+
+
+@pytest.mark.promise("rolling-update")
+@pytest.mark.parametrize(
+    ("asked", "called", "left"),
+    [
+        pytest.param(10.0, 99.0, 6, id="no call since it was asked"),
+        pytest.param(10.0, 5.5, None, id="a call a moment ago"),
+        pytest.param(12.9, 0.1, None, id="calls that go on and on"),
+        pytest.param(13.1, 0.1, 3, id="calls that go on for too long"),
+        pytest.param(12.0, 10.5, 5, id="no call for long enough"),
+    ],
+)
+async def test_a_server_goes_on_while_calls_come_and_takes_that_from_the_time_of_those_in_progress(
+    asked: float, called: float, left: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(shutdown=ShutdownSettings(drain=10, calls=6))
+    server = serve._uvicorn(Gateway(settings, FakeBackend()), settings, None)
+    server.config.load()
+    server.should_exit = True
+    assert not await server.on_tick(1)
+    now = asyncio.get_running_loop().time()
+    server._asked = now - asked
+    monkeypatch.setattr(server.config.http_protocol_class, "last_call", now - called)
+    assert await server.on_tick(2) is (left is not None)
+    assert server.config.timeout_graceful_shutdown == (left or 6)
+
+
+@pytest.mark.promise("rolling-update")
+async def test_request_that_comes_as_its_connection_is_closed_has_its_answer() -> None:
+    gateway = Gateway(Settings(), FakeBackend())
+    server = serve._uvicorn(gateway, Settings(), None)
+    async with serving(server, gateway) as (client, task):
+        host, port = client.base_url.host, client.base_url.port
+        reader, writer = await asyncio.open_connection(host, port)
+        request = f"GET /healthz HTTP/1.1\r\nhost: {host}\r\n\r\n".encode()
+        with contextlib.closing(writer):
+            writer.write(request)
+            assert await reader.readuntil(b"ok\n")
+            [connection] = server.server_state.connections
+            assert isinstance(connection, BoundedConnection)
+            await until(lambda: not connection._serving())
+            # Nothing in between reads what the kernel has of it.
+            writer.get_extra_info("socket")._sock.sendall(request)
+            for each in list(server.server_state.connections):
+                each.shutdown()
+            assert (await asyncio.wait_for(reader.read(), 10)).endswith(b"ok\n")
+        assert not task.done()
 
 
 async def test_a_server_ends_at_once_where_nothing_else_is_set() -> None:
@@ -59,4 +108,4 @@ async def test_a_server_ends_at_once_where_nothing_else_is_set() -> None:
     async with serving(server, gateway) as (_, task):
         server.should_exit = True
         await asyncio.wait_for(asyncio.shield(task), 10)
-        assert server._end is None
+        assert server._asked is None
