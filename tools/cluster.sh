@@ -20,6 +20,7 @@ mkdir -p .build
 NAMESPACE=sandpod
 SANDBOXES=sandpod-sandboxes
 TEAM=$SANDBOXES-team # of the tenant in tests/e2e/values.yaml
+SHARED=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/sandpod/$KIND_CLUSTER # a folder that the cluster's node sees
 # The Kubernetes version that is tested, where it can be had; else the one that kind brings.
 NODE_IMAGE=${NODE_IMAGE:-kindest/node:v1.34.4}
 # A program beside the checkout that gives a machine docker, kind, kubectl and helm. Most machines have them already.
@@ -43,7 +44,12 @@ tools() {
 node() {
   if ! there; then
     docker image inspect "$NODE_IMAGE" >/dev/null 2>&1 || docker pull --quiet "$NODE_IMAGE" || NODE_IMAGE=
-    kind create cluster --name "$KIND_CLUSTER" ${NODE_IMAGE:+--image "$NODE_IMAGE"} --wait 180s
+    mkdir -p "$SHARED"
+    kind create cluster --name "$KIND_CLUSTER" ${NODE_IMAGE:+--image "$NODE_IMAGE"} --wait 180s --config - <<END
+kind: Cluster
+apiVersion: kind.x-k8s.io/v1alpha4
+nodes: [{role: control-plane, extraMounts: [{hostPath: "$SHARED", containerPath: /shared, readOnly: true}]}]
+END
   fi
   kind export kubeconfig --quiet --name "$KIND_CLUSTER"
 }
@@ -60,12 +66,11 @@ load() {
       grep -Eq "(^|/)$name +$IMAGE_TAG +$id " <<<"$known" || images+=("$name:$IMAGE_TAG")
     done
     [ ${#images[@]} -gt 0 ] || continue
-    # As a file and not through the node's standard input, as kind does it, which takes three times the processor time.
-    docker save --output .build/images.tar "${images[@]}"
-    docker cp --quiet .build/images.tar "$node:/images.tar"
-    docker exec "$node" ctr --namespace k8s.io images import --local --snapshotter overlayfs /images.tar >/dev/null
-    docker exec "$node" rm /images.tar
-    rm .build/images.tar
+    # As a file that the node sees, and not through its standard input, as kind does it, which takes three times the
+    # processor time.
+    docker save --output "$SHARED/images.tar" "${images[@]}"
+    docker exec "$node" ctr --namespace k8s.io images import --local --snapshotter overlayfs /shared/images.tar >/dev/null
+    rm "$SHARED/images.tar"
   done
 }
 

@@ -19,7 +19,13 @@ from support.operator.process import Objects, OperatorProcess, now, running
 from support.servers.stalling import Stall, StallingProxy
 
 HOWS: tuple[Stall, ...] = get_args(Stall)
-IMPATIENT = {"WATCH_SILENCE": "2", "REQUEST_TIMEOUT": "2", "RESYNC_INTERVAL": "3600", "STATUS_DELAY": "0"}
+IMPATIENT = {
+    "WATCH_SILENCE": "2",
+    "HEARTBEAT_INTERVAL": "2",
+    "REQUEST_TIMEOUT": "2",
+    "RESYNC_INTERVAL": "3600",
+    "STATUS_DELAY": "0",
+}
 
 
 @pytest.fixture

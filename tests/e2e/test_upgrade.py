@@ -1,4 +1,4 @@
-"""`helm upgrade` from the first version of the chart, back and forth, with a sandbox in use; then `helm uninstall`.
+"""`helm upgrade` from the first version of the chart, back and forth, with a sandbox in use.
 
 charts/sandpod-0.1.0.tgz is that version as it was packaged. The images are this checkout's. The release is the test's
 own, in namespaces of its own; the CRDs are the cluster's, so nothing else may run meanwhile.
@@ -160,24 +160,6 @@ def rolled_back(release: Release, upgraded: Seen) -> Seen:
     return look(release)
 
 
-@pytest.fixture(scope="module")
-def uninstalled(rolled_back: Seen) -> dict[str, list[str]]:
-    """What is left after the next upgrade and an uninstall, by kind: in the release's namespace Leases."""
-    assert rolled_back.replicas
-    helm("upgrade", NAMESPACE, CHART, "--reset-then-reuse-values")
-    wait = ("wait", "lease/sandpod-operator", "-n", NAMESPACE, "--timeout=60s")
-    kubectl(*wait, "--for=jsonpath={.metadata.ownerReferences[0].kind}=ConfigMap")
-    helm("uninstall", NAMESPACE)
-    kubectl(*wait, "--for=delete")
-    kinds = ("namespaces", "networkpolicies", "sandboxes.sandpod.dev", "pods")
-
-    def names(kind: str, namespace: str = SANDBOXES) -> list[str]:
-        out = json.loads(kubectl("get", kind, "-n", namespace, "-o", "json"))["items"]
-        return [each["metadata"]["name"] for each in out]
-
-    return {kind: names(kind) for kind in kinds} | {"leases": names("leases", NAMESPACE)}
-
-
 def test_upgrade_that_would_leave_out_values_or_has_other_crds_is_refused_with_the_way_on(
     refused: dict[str, str],
 ) -> None:
@@ -205,13 +187,3 @@ def test_crds_are_those_of_the_chart_after_the_upgrade_and_the_rollback(upgraded
     crds = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in Path(CHART, "crds").glob("*.yaml")]
     wanted = {each["metadata"]["annotations"]["sandpod.dev/spec-digest"] for each in crds}
     assert upgraded.digests == rolled_back.digests == wanted
-
-
-def test_uninstall_keeps_the_sandboxes_namespace_closed_and_the_sandbox_in_it(
-    release: Release, uninstalled: dict[str, list[str]]
-) -> None:
-    assert SANDBOXES in uninstalled["namespaces"]
-    assert "sandpod-namespace" in uninstalled["networkpolicies"]
-    assert release.sandbox in uninstalled["sandboxes.sandpod.dev"]
-    assert release.sandbox in uninstalled["pods"]
-    assert uninstalled["leases"] == []
