@@ -75,12 +75,14 @@ async def exec_stream(peer: Peer, _: Path) -> AsyncIterator[ByteStream]:
 
 @asynccontextmanager
 async def unix_socket(peer: Peer, folder: Path) -> AsyncIterator[ByteStream]:
+    answers: list[asyncio.StreamWriter] = []
+
     async def handler(reader: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
+        answers.append(answer)
         await peer.reads.wait()
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(PART):
                 peer.take(data)
-        answer.close()
 
     server = await asyncio.start_unix_server(handler, folder / "s")
     stream = local_process.SocketStream(*await asyncio.open_unix_connection(folder / "s"))
@@ -88,6 +90,8 @@ async def unix_socket(peer: Peer, folder: Path) -> AsyncIterator[ByteStream]:
     await stream.close()
     peer.reads.set()
     server.close()
+    for answer in answers:
+        answer.close()
     await server.wait_closed()
 
 
