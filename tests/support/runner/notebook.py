@@ -22,7 +22,7 @@ class Notebook:
     async def text(self, code: str, **fields: Any) -> str | None:
         """Return the last value's text; the cell has to be a success."""
         result = await self.cell(code, **fields)
-        assert (result.outcome, result.exit_code, result.err) == ("ok", 0, b"")
+        assert (result.outcome, result.exit_code, result.err) == ("ok", 0, b""), result
         text = value(result).get("text/plain")
         return None if text is None else text.decode()
 
