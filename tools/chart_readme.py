@@ -57,6 +57,7 @@ keeps the CRDs, and the sandboxes' namespaces with the sandboxes, volumes and th
 ```
 kubectl delete namespace sandpod-sandboxes
 kubectl delete crd sandboxes.sandpod.dev sandboxpools.sandpod.dev sandboxtemplates.sandpod.dev
+kubectl delete crd sandboxtenants.sandpod.dev
 ```
 
 ## Values

@@ -24,13 +24,16 @@ class _Explained(StrEnum):
 
 
 class ConditionType(_Explained):
-    """What is observed of a Sandbox; the last two are a pool's."""
+    """What is observed of a Sandbox; the last two are a pool's. A tenant has Ready alone."""
 
     POD_SCHEDULED = "PodScheduled", "Whether the pod has a node."
     NETWORK_ISOLATED = "NetworkIsolated", "Whether all that must be out of reach is; the runner tries it from inside."
     KERNEL_ISOLATED = "KernelIsolated", "Whether it has its own kernel; reported if the template names a RuntimeClass."
     NETWORK_APPLIED = "NetworkApplied", "Whether the network profile of the spec is in force."
-    READY = "Ready", "Whether it accepts runs; if False, the reason says what prevents that or what ended it."
+    READY = (
+        "Ready",
+        "Whether it accepts runs, or for a tenant, has its namespace; if False, the reason says why, or what ended it.",
+    )
     EXPIRED = "Expired", "Whether its lifetime has ended."
     SUSPENDED = "Suspended", "Whether it is suspended; reported once it has been."
     AVAILABLE = "Available", "For a pool: whether a warm sandbox can be claimed."
@@ -78,6 +81,11 @@ class Reason(_Explained):
     POOL_FILLING = "PoolFilling", "Some warm sandboxes are still starting."
     POOL_EMPTY = "PoolEmpty", "No warm sandbox is ready."
     POOL_BLOCKED = "PoolBlocked", "Warm sandboxes can't start; the message says why."
+    PROVISIONED = "Provisioned", "For a tenant: its namespace has all that the chart's values give it."
+    PROVISIONING_FAILED = "ProvisioningFailed", "For a tenant: its namespace can't be made, or not all that is in it."
+    NAMESPACE_TAKEN = "NamespaceTaken", "For a tenant: the namespace that it would have is not its own."
+    NAME_TOO_LONG = "NameTooLong", "For a tenant: the name of its namespace would have more than 63 characters."
+    TOO_MANY_TENANTS = "TooManyTenants", "For a tenant: as many as there may be were made before."
 
 
 SENTENCES: Final = {reason: reason.sentence for reason in Reason}
@@ -109,6 +117,11 @@ ADVICE: dict[Reason, str] = {
     Reason.IDLE_TIMEOUT: "Create another Sandbox, with a longer lifetime.idleTimeout if this one was too short.",
     Reason.POOL_EMPTY: "Wait, or raise the pool's replicas.",
     Reason.POOL_BLOCKED: "Do what the reason in the message asks for; the operator tries again.",
+    Reason.PROVISIONING_FAILED: "Do what the message asks for; the operator tries again.",
+    Reason.NAMESPACE_TAKEN: "Give the tenant another name, or remove that namespace; the operator tries again.",
+    Reason.NAME_TOO_LONG: "Delete the SandboxTenant, and give the tenant a shorter name.",
+    Reason.TOO_MANY_TENANTS: "Delete the SandboxTenant of one that is not used any more, or raise the chart's value "
+    "tenantsOnFirstUse.maximum.",
 }
 """What to do about a reason; one that is not listed needs nothing done."""
 

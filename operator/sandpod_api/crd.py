@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from sandpod_api import names
-from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
+from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate, SandboxTenant
 
 # Keywords that mean the same in a structural schema. Everything else has a case of its own or is refused.
 _KEPT: Final = (  # noqa: SIM905 - one a line would be longer than the rest
@@ -115,7 +115,7 @@ def _crd(
 
 
 def render() -> list[dict[str, Any]]:
-    """Return the three CustomResourceDefinitions as plain objects."""
+    """Return all CustomResourceDefinitions as plain objects."""
     sandbox = (
         _TEMPLATE,
         _column("Phase", ".status.phase"),
@@ -135,8 +135,17 @@ def render() -> list[dict[str, Any]]:
         "statusReplicasPath": ".status.replicas",
         "labelSelectorPath": ".status.selector",
     }
+    condition = ".status.conditions[?(@.type=='Ready')]"
+    tenant = (
+        _column("Namespace", ".status.namespace"),
+        _column("Ready", f"{condition}.status"),
+        _column("Reason", f"{condition}.reason"),
+        _AGE,
+        _column("Message", f"{condition}.message", priority=1),
+    )
     return [
         _crd(Sandbox, names.SANDBOXES, "sbx", *sandbox),
         _crd(SandboxTemplate, names.TEMPLATES, "sbxt", *template),
         _crd(SandboxPool, names.POOLS, "sbxp", _TEMPLATE, wanted, ready, _AGE, _REASON, scale=scale),
+        _crd(SandboxTenant, names.TENANTS, "sbxtn", *tenant),
     ]

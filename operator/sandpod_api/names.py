@@ -11,6 +11,7 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 SANDBOXES: Final = "sandboxes"
 TEMPLATES: Final = "sandboxtemplates"
 POOLS: Final = "sandboxpools"
+TENANTS: Final = "sandboxtenants"
 
 # Labels, on Sandboxes and on the pods made for them.
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
@@ -22,6 +23,13 @@ LABEL_STATE: Final = "sandpod.dev/state"
 LABEL_OWNER: Final = "sandpod.dev/owner"
 LABEL_SESSION: Final = "sandpod.dev/session"
 LABEL_NETWORK: Final = "sandpod.dev/network"
+
+# On the namespace of a tenant that was made on first use: whose it is, and the namespace of the release that made it.
+# An admission policy of the chart keeps the operator from giving them to any other, and from taking them away.
+LABEL_TENANT: Final = "sandpod.dev/tenant"
+LABEL_RELEASE: Final = "sandpod.dev/release-namespace"
+# The value of LABEL_MANAGED_BY on what such a namespace got with it: what the values no longer have is found by it.
+MANAGED_BY_OPERATOR: Final = "sandpod-operator"
 
 # The two values of LABEL_STATE. The claim patch turns one into the other.
 STATE_WARM: Final = "warm"

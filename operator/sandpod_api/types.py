@@ -1,4 +1,4 @@
-"""Sandbox, SandboxTemplate and SandboxPool: every field, default, limit and rule, once.
+"""Sandbox, SandboxTemplate, SandboxPool and SandboxTenant: every field, default, limit and rule, once.
 
 `crd.py` renders the CRDs from these models; operator and gateway parse every object into them at the edge.
 """
@@ -166,3 +166,25 @@ class SandboxPool(ObservedModel):
     metadata: ObjectMeta = ObjectMeta()
     spec: SandboxPoolSpec
     status: SandboxPoolStatus = SandboxPoolStatus()
+
+
+class SandboxTenantSpec(ApiModel):
+    """Nothing: what a tenant gets is the administrator's to say, in the chart's values."""
+
+
+class SandboxTenantStatus(ObservedModel):
+    """What the operator observed of a tenant."""
+
+    namespace: str | None = Field(None, description="The namespace of its sandboxes, once it has all that it gets.")
+    revision: str | None = Field(None, description="Which version of what tenants get it has.")
+    conditions: list[Condition] = Field(
+        default_factory=list, max_length=8, description="What is observed.", json_schema_extra=list_map("type")
+    )
+
+
+class SandboxTenant(ObservedModel):
+    """A tenant that was made on first use; its name is the tenant's. Deleting it does not delete its namespace."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: SandboxTenantSpec = SandboxTenantSpec()
+    status: SandboxTenantStatus = SandboxTenantStatus()

@@ -1,6 +1,6 @@
 """The kinds of objects that Sandpod reads or writes, and the paths where the API server has them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from sandpod_api import names
@@ -39,6 +39,7 @@ _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
 SANDBOXES: Final = Resource(names.GROUP, names.VERSION, names.SANDBOXES, "Sandbox")
 TEMPLATES: Final = Resource(names.GROUP, names.VERSION, names.TEMPLATES, "SandboxTemplate")
 POOLS: Final = Resource(names.GROUP, names.VERSION, names.POOLS, "SandboxPool")
+TENANTS: Final = Resource(names.GROUP, names.VERSION, names.TENANTS, "SandboxTenant")
 PODS: Final = Resource("", "v1", "pods", "Pod", f"{_OURS},{names.LABEL_SANDBOX}")
 VOLUME_CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 EVENTS: Final = Resource("", "v1", "events", "Event")
@@ -63,9 +64,23 @@ class Key(NamedTuple):
 
 
 NAMESPACE: Final = "Namespace"
+NAMESPACES: Final = Resource("", "v1", "namespaces", NAMESPACE, namespaced=False)
+_OF_TENANT: Final = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY_OPERATOR}"
+TENANT_CONTENT: Final = tuple(
+    replace(each, selector=_OF_TENANT)
+    for each in (
+        POOLS,
+        TEMPLATES,
+        Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
+        Resource("", "v1", "resourcequotas", "ResourceQuota"),
+        Resource("", "v1", "limitranges", "LimitRange"),
+    )
+)
+"""What the operator deletes from a tenant's namespace once the chart's values no longer have it."""
+ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
 
 
 def key_of(resource: Resource, manifest: dict[str, Any]) -> Key:
     """Return the key of an object."""
     metadata = manifest["metadata"]
-    return Key(resource.kind, metadata["namespace"], metadata["name"])
+    return Key(resource.kind, metadata.get("namespace", ""), metadata["name"])

@@ -10,6 +10,7 @@ import re
 import secrets
 import socket
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -40,6 +41,16 @@ class OperatorSettings(BaseSettings):
         min_length=1,
         description="Its name in the Lease; unique for each process.",
     )
+
+    tenant_manifests: Path | None = Field(
+        None,
+        description="File with what the namespace of a tenant holds that is made on first use; the chart mounts it. "
+        "Unset: none are made.",
+    )
+    tenant_prefix: str = Field(
+        "", pattern=r"^([a-z0-9][-a-z0-9]{0,61})?$", description="Beginning of the names of such namespaces."
+    )
+    max_tenants: int = Field(100, ge=1, le=1000, description="Most tenants that are made on first use.")
 
     host_users: bool | None = Field(
         None,
@@ -174,6 +185,8 @@ class OperatorSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
+        if self.tenant_manifests is not None and not self.tenant_prefix:
+            raise ValueError("tenant_prefix is needed with tenant_manifests")
         if not self.lease_retry < self.lease_renew_deadline < self.lease_duration:
             raise ValueError("lease_retry, lease_renew_deadline and lease_duration must grow in this order")
         if self.heartbeat_timeout <= self.heartbeat_interval:

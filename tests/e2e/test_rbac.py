@@ -80,6 +80,9 @@ TEMPTING: Final = (
     "namespaces",
     "persistentvolumes",
     "sandboxes.sandpod.dev/finalizers",
+    # Only where tenants are made on first use.
+    "sandboxtenants.sandpod.dev",
+    "sandboxtenants.sandpod.dev/status",
     "sandboxpools.sandpod.dev/scale",
     "daemonsets.apps",
     "deployments.apps",

@@ -144,9 +144,79 @@ https://{{ first .Values.httpRoute.hostnames }}
 {{- end -}}
 {{- end -}}
 
+{{/*
+What is in a namespace of sandboxes takes (dict "root" . "place" $place "component" "sandboxes"): an entry of
+"sandpod.sandboxes.places", or the one from which the operator makes those of tenants on first use.
+*/}}
+
+{{/* Renders one such template for each place. */}}
+{{- define "sandpod.places" -}}
+{{- range include "sandpod.sandboxes.places" .root | fromJsonArray }}
+{{- include $.each (dict "root" $.root "place" . "component" "sandboxes") }}
+{{- end }}
+{{- end -}}
+
+{{/* Labels. Those of the operator's own objects say nothing of Helm, which would look after them. */}}
+{{- define "sandpod.place.labels" -}}
+{{- $labels := include "sandpod.labels" . | fromYaml -}}
+{{- if .place.onFirstUse -}}
+{{- $labels = set (omit $labels "helm.sh/chart") "app.kubernetes.io/managed-by" "sandpod-operator" -}}
+{{- end -}}
+{{- toYaml $labels -}}
+{{- end -}}
+
 {{/* Annotation of what outlives the release, so that nobody's volumes go with it. */}}
-{{- define "sandpod.sandboxes.kept" -}}
-{{- if .Values.sandboxes.keepNamespaces -}}
+{{- define "sandpod.place.kept" -}}
+{{- if and .root.Values.sandboxes.keepNamespaces (not .place.onFirstUse) -}}
 helm.sh/resource-policy: keep
 {{- end -}}
+{{- end -}}
+
+{{/* Gives a component's account a role there; takes also the binding's `name`, and `kind` and name (`role`) of the role. */}}
+{{- define "sandpod.place.binding" }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: {{ .name }}
+  namespace: {{ .place.namespace | quote }}
+  labels:
+    {{- include "sandpod.place.labels" . | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ .kind }}
+  name: {{ .role }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ include (printf "sandpod.%s.account" .component) .root | quote }}
+    namespace: {{ .root.Release.Namespace | quote }}
+{{- end -}}
+
+{{/*
+Bindings of an admission policy (`name`) to all namespaces of sandboxes: those of the values, and those of tenants that are
+made on first use, which have a label that the operator can't take away.
+*/}}
+{{- define "sandpod.sandboxes.policy.bindings" }}
+{{- $values := dict "key" "kubernetes.io/metadata.name" "operator" "In" "values" (include "sandpod.sandboxes.namespaces" .root | fromJsonArray) }}
+{{- $selectors := dict .name $values }}
+{{- if .root.Values.tenantsOnFirstUse.enabled }}
+{{- $own := dict "key" "sandpod.dev/release-namespace" "operator" "In" "values" (list .root.Release.Namespace) }}
+{{- $_ := set $selectors (printf "%s-tenants" .name) $own }}
+{{- end }}
+{{- range $binding, $selector := $selectors }}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ $binding | quote }}
+  labels:
+    {{- include "sandpod.labels" $ | nindent 4 }}
+spec:
+  policyName: {{ $.name }}
+  validationActions: [Deny]
+  matchResources:
+    namespaceSelector:
+      matchExpressions:
+        - {{- toYaml $selector | nindent 10 }}
+{{- end }}
 {{- end -}}

@@ -54,6 +54,11 @@ usage.{{ .Release.Namespace }}.{{ include "sandpod.fullname" . }}
 {{ include "sandpod.fullname" . }}-metrics
 {{- end -}}
 
+{{/* The role for the resources of tenants that are made on first use. */}}
+{{- define "sandpod.gateway.tenants" -}}
+{{ include "sandpod.gateway" . }}-tenants
+{{- end -}}
+
 {{- define "sandpod.gateway.test" -}}
 {{ include "sandpod.gateway" . }}-test
 {{- end -}}
@@ -70,12 +75,73 @@ usage.{{ .Release.Namespace }}.{{ include "sandpod.fullname" . }}
 {{ include "sandpod.operator" . }}-config
 {{- end -}}
 
+{{/* With what tenants that are made on first use get. */}}
+{{- define "sandpod.operator.tenant" -}}
+{{ include "sandpod.operator" . }}-tenant
+{{- end -}}
+
+{{/*
+Roles of the operator and of the gateway in the namespaces of such tenants, and what the operator may do everywhere to
+make them. They belong to no namespace, so the release's is part of their names.
+*/}}
+{{- define "sandpod.operator.clusterRole" -}}
+{{ include "sandpod.operator" . }}-{{ .Release.Namespace }}-sandboxes
+{{- end -}}
+
+{{- define "sandpod.gateway.clusterRole" -}}
+{{ include "sandpod.gateway" . }}-{{ .Release.Namespace }}-sandboxes
+{{- end -}}
+
+{{- define "sandpod.operator.tenant.clusterRole" -}}
+{{ include "sandpod.operator" . }}-{{ .Release.Namespace }}-tenant
+{{- end -}}
+
+{{- define "sandpod.operator.tenants.clusterRole" -}}
+{{ include "sandpod.operator" . }}-{{ .Release.Namespace }}-tenants
+{{- end -}}
+
+{{/* Of the admission policy for what the operator does everywhere, and its binding. */}}
+{{- define "sandpod.operator.tenants.policy" -}}
+tenants.{{ .Release.Namespace }}.{{ include "sandpod.fullname" . }}
+{{- end -}}
+
 {{- define "sandpod.operator.account" -}}
 {{- .Values.operator.serviceAccount.name | default (include "sandpod.operator" .) -}}
 {{- end -}}
 
 {{- define "sandpod.sandboxes.namespace" -}}
 {{- .Values.sandboxes.namespace -}}
+{{- end -}}
+
+{{/* Beginning of the names of tenants' namespaces, for those that name none. */}}
+{{- define "sandpod.tenants.prefix" -}}
+{{ .Values.sandboxes.namespace }}-
+{{- end -}}
+
+{{/* What is in a tenant's namespace by its values, as JSON; from (dict "root" . "values" $values). */}}
+{{- define "sandpod.tenants.content" -}}
+{{- $own := .root.Values.sandboxes -}}
+{{- dict
+  "gateway" true
+  "quota" (mergeOverwrite (deepCopy $own.quota) (.values.quota | default dict))
+  "limitRange" (mergeOverwrite (deepCopy $own.limitRange) (.values.limitRange | default dict))
+  "templates" (ternary .values.templates $own.templates (hasKey .values "templates"))
+  "pools" (ternary .values.pools $own.pools (hasKey .values "pools")) | toJson -}}
+{{- end -}}
+
+{{/*
+The place from which the operator makes the namespaces of tenants on first use, as JSON; {} where it makes none. It fills
+in the namespace, a name that no namespace can have.
+*/}}
+{{- define "sandpod.tenants.onFirstUse" -}}
+{{- $place := dict -}}
+{{- with .Values.tenantsOnFirstUse -}}
+{{- if .enabled -}}
+{{- $at := dict "values" "tenantsOnFirstUse.each" "namespace" "NAMESPACE" "onFirstUse" true -}}
+{{- $place = merge $at (include "sandpod.tenants.content" (dict "root" $ "values" .each) | fromJson) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $place -}}
 {{- end -}}
 
 {{/*
@@ -86,15 +152,8 @@ for the operator alone. `values` is where its templates and pools are set.
 {{- $own := .Values.sandboxes -}}
 {{- $places := list (merge (dict "values" "sandboxes" "gateway" true) (pick $own "namespace" "quota" "limitRange" "templates" "pools")) -}}
 {{- range $tenant, $values := .Values.tenants -}}
-{{- $places = append $places (dict
-  "values" (printf "tenants.%s" $tenant)
-  "tenant" $tenant
-  "gateway" true
-  "namespace" ($values.namespace | default (printf "%s-%s" $own.namespace $tenant))
-  "quota" (mergeOverwrite (deepCopy $own.quota) ($values.quota | default dict))
-  "limitRange" (mergeOverwrite (deepCopy $own.limitRange) ($values.limitRange | default dict))
-  "templates" (ternary $values.templates $own.templates (hasKey $values "templates"))
-  "pools" (ternary $values.pools $own.pools (hasKey $values "pools"))) -}}
+{{- $at := dict "values" (printf "tenants.%s" $tenant) "tenant" $tenant "namespace" ($values.namespace | default (printf "%s%s" (include "sandpod.tenants.prefix" $) $tenant)) -}}
+{{- $places = append $places (merge $at (include "sandpod.tenants.content" (dict "root" $ "values" $values) | fromJson)) -}}
 {{- end -}}
 {{- range $own.moreNamespaces -}}
 {{- $places = append $places (dict "namespace" . "quota" $own.quota "limitRange" $own.limitRange) -}}

@@ -6,8 +6,9 @@ namespaces may have the same name. What a tenant has, such as a namespace, only 
 
 import asyncio
 import contextlib
+import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -17,6 +18,7 @@ from sandpod_gateway.auth.key_source import KeySource
 from sandpod_gateway.auth.links import SecretStore
 from sandpod_gateway.auth.oidc.places import StatePlaces
 from sandpod_gateway.backends.base import Backend, ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
+from sandpod_gateway.backends.first_use import FirstUse
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.secrets.values import Secret, SecretSource
 from sandpod_gateway.usage.stores import DocumentStore
@@ -50,17 +52,17 @@ def _outer(tenant: str, name: str) -> str:
 class _Secrets:
     """The secrets of all tenants; implements `secrets.values.SecretSource`."""
 
-    def __init__(self, at: Callable[[str], tuple[_Part, str]]) -> None:
+    def __init__(self, at: Callable[[str], Awaitable[tuple[_Part, str]]]) -> None:
         self._at = at  # the part that a name is in, and the name there
 
     async def of_session(self, sandbox: str) -> tuple[Secret, ...]:
         """Return what was given with a sandbox."""
-        part, name = self._at(sandbox)
+        part, name = await self._at(sandbox)
         return await part.backend.secret_source().of_session(name)
 
     async def of_template(self, template: str) -> tuple[Secret, ...] | None:
         """Return a template's secrets."""
-        part, name = self._at(template)
+        part, name = await self._at(template)
         return await part.backend.secret_source().of_template(name)
 
 
@@ -71,12 +73,24 @@ class TenantBackend:
     not start is tried again until it does: its callers get backend_unavailable meanwhile, and no other's notice.
     """
 
-    def __init__(self, default: Backend, tenants: Mapping[str, Backend] = {}, *, required: bool = False) -> None:
-        """Use these backends, by tenant; with `required`, callers without a tenant are refused."""
+    def __init__(
+        self,
+        default: Backend,
+        tenants: Mapping[str, Backend] = {},
+        *,
+        required: bool = False,
+        first_use: FirstUse | None = None,
+    ) -> None:
+        """Use these backends, by tenant.
+
+        With `required`, callers without a tenant are refused; with `first_use`, tenants that are not among these are
+        made.
+        """
         self.kind = default.kind
         self._default = _Part("", default)
         self._parts = {tenant: _Part(tenant, backend) for tenant, backend in tenants.items()}
         self._required = required
+        self._first_use = first_use
         self._missing = set(self._parts)  # those that have not started
         self._at_end = contextlib.AsyncExitStack()
 
@@ -84,7 +98,11 @@ class TenantBackend:
         """Start all; see `base.Backend.start`."""
         await self._default.backend.start()
         self._at_end.push_async_callback(self._default.backend.close)
-        await asyncio.gather(*map(self._try, self._parts.values()))
+        starting = [*map(self._try, self._parts.values())]
+        if self._first_use is not None:
+            self._at_end.push_async_callback(self._first_use.close)
+            starting.append(self._first_use.start())
+        await asyncio.gather(*starting)
         for tenant in self._missing:
             task = asyncio.create_task(self._retry(self._parts[tenant]), name=f"start of tenant {tenant}")
             self._at_end.push_async_callback(asyncio.wait, {task})
@@ -117,24 +135,24 @@ class TenantBackend:
 
     async def claim(self, request: ClaimRequest) -> SandboxRecord:
         """Give the caller a sandbox of its tenant; see `base.Backend.claim`."""
-        part = self._of(request.owner)
+        part = await self._of(request.owner)
         return part.outer(await part.backend.claim(request))
 
     async def get(self, name: str) -> SandboxRecord | None:
         """Return the claimed sandbox of that name, whosever it is."""
-        part, inner = self._at(name)
+        part, inner = await self._at(name)
         record = await part.backend.get(inner)
         # Whoever may write to a tenant's namespace could enter another tenant's user as owner there.
         return None if record is None or tenant_of(record.owner) != part.tenant else part.outer(record)
 
     async def list(self, owner: str) -> list[SandboxRecord]:
         """Return the owner's sandboxes, oldest first."""
-        part = self._of(owner)
+        part = await self._of(owner)
         return [part.outer(record) for record in await part.backend.list(owner)]
 
     async def templates(self, owner: str) -> tuple[TemplateInfo, ...]:
         """Return the templates of the owner's tenant; see `base.Backend.templates`."""
-        return await self._of(owner).backend.templates(owner)
+        return await (await self._of(owner)).backend.templates(owner)
 
     def link_store(self) -> SecretStore | None:
         """Return where links' secrets are; see `base.Backend.link_store`."""
@@ -162,39 +180,42 @@ class TenantBackend:
 
     def warm(self) -> dict[tuple[str, str], int]:
         """Return how many sandboxes wait for a claim, by tenant and template."""
-        parts = (self._default, *self._parts.values())
+        made = () if self._first_use is None else itertools.starmap(_Part, self._first_use.backends())
+        parts = (self._default, *self._parts.values(), *made)
         return {(part.tenant, key[1]): n for part in parts for key, n in part.backend.warm().items()}
 
     async def wake(self, name: str) -> SandboxRecord | None:
         """Return the sandbox once it is Ready; see `base.Backend.wake`."""
-        part, inner = self._at(name)
+        part, inner = await self._at(name)
         record = await part.backend.wake(inner)
         return None if record is None else part.outer(record)
 
     async def delete(self, name: str) -> None:
         """End the sandbox."""
-        part, inner = self._at(name)
+        part, inner = await self._at(name)
         await part.backend.delete(inner)
 
     async def touch(self, name: str) -> None:
         """Note that the sandbox is in use now."""
-        part, inner = self._at(name)
+        part, inner = await self._at(name)
         await part.backend.touch(inner)
 
     async def keep_busy(self, name: str, seconds: float) -> None:
         """Note that a background run may go on for so many seconds; see `base.Backend.keep_busy`."""
-        part, inner = self._at(name)
+        part, inner = await self._at(name)
         await part.backend.keep_busy(inner, seconds)
 
     async def open_stream(self, name: str) -> ByteStream:
         """Open a stream to the sandbox's runner; see `base.Backend.open_stream`."""
-        part, inner = self._at(name)
+        part, inner = await self._at(name)
         return await part.backend.open_stream(inner)
 
-    def _of(self, owner: str) -> _Part:
+    async def _of(self, owner: str) -> _Part:
         """Return the part of an owner's tenant. Raises forbidden or backend_unavailable."""
         tenant = tenant_of(owner)
         part = self._parts.get(tenant) if tenant else self._default
+        if part is None and self._first_use is not None:
+            return _Part(tenant, await self._first_use.of_caller(tenant))
         if part is None or (self._required and not tenant):
             message = f"This server has no tenant {tenant}." if tenant else "Your key or token is of no tenant."
             step = "Ask the administrator for a key of a tenant that this server has."
@@ -204,8 +225,11 @@ class TenantBackend:
             raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, message, next_step=step)
         return part
 
-    def _at(self, name: str) -> tuple[_Part, str]:
+    async def _at(self, name: str) -> tuple[_Part, str]:
         """Return the part that a sandbox is in, and its name there; no sandbox of the default one has a separator."""
-        tenant, _, inner = name.partition(SEPARATOR)
+        tenant, separator, inner = name.partition(SEPARATOR)
         part = self._parts.get(tenant)
+        if part is None and separator and self._first_use is not None:
+            made = await self._first_use.find(tenant)
+            part = None if made is None else _Part(tenant, made)
         return (self._default, name) if part is None else (part, inner)

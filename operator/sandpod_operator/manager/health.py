@@ -5,7 +5,7 @@ heartbeat Lease in each sandbox namespace, and kopf's watch must deliver its eve
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from aiohttp import web
@@ -24,11 +24,13 @@ class Health:
         self._settings, self._metrics, self._monotonic = settings, metrics, monotonic
         self._beats: dict[str, float] = {}
 
-    def lead(self) -> None:
-        """Note that this replica is active from now on: heartbeats are due."""
-        self._beats = dict.fromkeys(self._settings.namespaces, self._monotonic())
+    def lead(self, namespaces: Sequence[str]) -> None:
+        """Note that this replica is active for these namespaces from now on: heartbeats are due."""
+        for namespace in self._beats.keys() - set(namespaces):
+            self._metrics.watch_age.remove(namespace)
+        self._beats = dict.fromkeys(namespaces, self._monotonic())
         self._metrics.leader.set(1)
-        for namespace in self._settings.namespaces:
+        for namespace in namespaces:
             self._metrics.watch_age.labels(namespace).set_function(partial(self._age, namespace))
 
     def _age(self, namespace: str) -> float:

@@ -1,29 +1,34 @@
 """Composes the operator and keeps its parts running; when one ends, the process ends and Kubernetes restarts it."""
 
 import asyncio
+import contextlib
 import logging
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
 from sandpod_kube.client import KubeClient
 from sandpod_kube.configuration import load
-from sandpod_kube.errors import ClusterError, DeniedError, NotFoundError
-from sandpod_kube.resources import EVENTS, LEASES, POOLS, SANDBOXES, TEMPLATES
+from sandpod_kube.errors import ClusterError
+from sandpod_kube.resources import EVENTS, LEASES
 from sandpod_operator.controllers import watches
 from sandpod_operator.controllers.context import Context
 from sandpod_operator.controllers.dispatcher import Dispatcher
+from sandpod_operator.controllers.namespaces import Found, NamespacesChangedError, find_namespaces
 from sandpod_operator.controllers.orphan_gc import OrphanCollector
 from sandpod_operator.controllers.reconciler import Reconciler
+from sandpod_operator.controllers.tenants import TenantController
 from sandpod_operator.manager.event_recorder import EventPoster
 from sandpod_operator.manager.health import Health, create_app
 from sandpod_operator.manager.leader_election import Elector, build_heartbeat
+from sandpod_operator.manifests.tenant import Content
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.settings import OperatorSettings
 
@@ -38,6 +43,17 @@ _SHUTDOWN: Final = 10
 utc_now = partial(datetime.now, UTC)
 
 
+class Process(NamedTuple):
+    """What stays when the operator begins anew with other namespaces."""
+
+    cluster: KubeClient
+    settings: OperatorSettings  # that it was started with
+    content: Content | None  # of the namespaces of tenants that are made on first use
+    metrics: Metrics
+    health: Health
+    stop: asyncio.Event
+
+
 async def run(settings: OperatorSettings) -> int:
     """Run the operator until a signal ends it or a part of it fails, and return the exit code.
 
@@ -47,30 +63,55 @@ async def run(settings: OperatorSettings) -> int:
     stop = asyncio.Event()
     _install_signals(stop)
     try:
+        content = read_content(settings.tenant_manifests)
         configuration = await load()
-    except ClusterError as error:
+    except (ClusterError, OSError, ValueError) as error:
         return _unusable(str(error))
     cluster = KubeClient(
         configuration, manager="sandpod-operator", timeout=settings.request_timeout, on_write=metrics.count_write
     )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(cluster.close)
-        wanted = settings.namespaces
-        usable, trouble = await find_usable(cluster, wanted)
-        if trouble:
-            return _unusable(trouble)
-        for namespace in set(wanted) - set(usable):
-            _log.error(
-                "namespace %s is left out, since it can't be read; does it exist, with the chart's Role?", namespace
-            )
-        settings = settings.model_copy(update={"namespaces": usable})
+        found = await find_namespaces(cluster, settings)
+        if found.trouble:
+            return _unusable(found.trouble)
         health = Health(settings, metrics)
         server = web.AppRunner(create_app(health, metrics), access_log=None)
         stack.push_async_callback(server.cleanup)
         if trouble := await _listen(server, settings):
             return _unusable(trouble)
-        operator = Operator(cluster=cluster, settings=settings, metrics=metrics, health=health, stop=stop)
-        return await operator.run(wanted)
+        process = Process(cluster, settings, content, metrics, health, stop)
+        elector = Elector(cluster, settings, utc_now)
+        # Not before the end: whoever begins anew with other namespaces keeps it.
+        stack.push_async_callback(elector.release)
+        return await serve(process, elector, found)
+
+
+async def serve(process: Process, elector: Elector, found: Found) -> int:
+    """Run the operator for the namespaces that were found, and anew whenever there are others; return the exit code."""
+    while found.trouble is None:
+        for namespace in found.left_out:
+            _log.error("namespace %s is left out, since it can't be read; is it there, with its Role?", namespace)
+        _install_signals(process.stop)  # kopf may have taken them, and be gone before it gave them back
+        try:
+            return await Operator(process, elector, found.usable).run()
+        except NamespacesChangedError as error:
+            _log.warning("%s", error)
+        found = await find_namespaces(process.cluster, process.settings)
+    return _unusable(found.trouble)
+
+
+def read_content(path: Path | None) -> Content | None:
+    """Return what tenants get that are made on first use; None where none are made.
+
+    Raises OSError: the file can't be read. Raises ValueError: it is not such a file.
+    """
+    if path is None:
+        return None
+    try:
+        return Content.parse(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is not what tenants get: {error}") from error
 
 
 def _unusable(text: str) -> int:
@@ -84,27 +125,6 @@ def _install_signals(stop: asyncio.Event) -> None:
         loop.add_signal_handler(number, stop.set)
 
 
-async def find_usable(cluster: KubeClient, namespaces: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
-    """Return the namespaces that can be read, and why the cluster can't be used, with what to do about it, or None.
-
-    One namespace that is gone, and its Role with it, is no reason to leave the others alone.
-    """
-    usable, denied = [], None
-    for namespace in namespaces:
-        try:
-            for resource in (SANDBOXES, TEMPLATES, POOLS):
-                await cluster.list_page(resource, namespace, {"limit": "1"})
-            usable.append(namespace)
-        except NotFoundError:
-            return (), f"the cluster does not have the resource {resource.plural}; install the chart's CRDs first"
-        except DeniedError as error:
-            what = f"{resource.plural} in {namespace}"
-            denied = f"not allowed to read {what}: {error.message}; install the chart's Role"
-        except ClusterError as error:
-            return (), f"{error}; check that the cluster runs and that KUBECONFIG is right"
-    return tuple(usable), None if usable else denied
-
-
 async def _listen(server: web.AppRunner, settings: OperatorSettings) -> str | None:
     """Serve health and metrics over HTTP, and return why that is impossible, or None."""
     host, port = settings.http_host, settings.http_port
@@ -116,17 +136,13 @@ async def _listen(server: web.AppRunner, settings: OperatorSettings) -> str | No
     return None
 
 
-class NamespacesChangedError(Exception):
-    """Watches and all that is known are of other namespaces than there are now."""
-
-
 class Operator:
     """The parts, joined."""
 
-    def __init__(
-        self, *, cluster: KubeClient, settings: OperatorSettings, metrics: Metrics, health: Health, stop: asyncio.Event
-    ) -> None:
-        self._cluster, self._settings, self._health, self._stop = cluster, settings, health, stop
+    def __init__(self, process: Process, elector: Elector, namespaces: tuple[str, ...]) -> None:
+        cluster, configured, content, metrics, self._health, self._stop = process
+        settings = configured.model_copy(update={"namespaces": namespaces})
+        self._cluster, self._configured, self._settings, self._elector = cluster, configured, settings, elector
         self._events = EventPoster(lambda event: cluster.create(EVENTS, event), metrics, utc_now)
         self._context = Context.create(
             cluster=cluster, settings=settings, metrics=metrics, clock=utc_now, emit=self._events.emit
@@ -134,32 +150,33 @@ class Operator:
         self._dispatcher = Dispatcher(self._context)
         self._reconciler = Reconciler(self._context, self._dispatcher)
         self._orphans = OrphanCollector(self._context, self._dispatcher)
-        self._elector = Elector(cluster, settings, utc_now)
+        self._tenants = content and TenantController(
+            cluster=cluster, settings=configured, content=content, clock=utc_now
+        )
 
-    async def run(self, wanted: Sequence[str]) -> int:
-        """Wait for the Lease, then work until stopped or broken, or until other ones of `wanted` can be read."""
+    async def run(self) -> int:
+        """Wait for the Lease, then work until stopped or broken; the Lease stays with this replica.
+
+        Raises NamespacesChangedError: other namespaces are there, or can be read, than it was given.
+        """
         _log.info("%s waits for the Lease", self._settings.identity)
         if not await self._acquired():
             return OK
         _log.info("%s is active for %s", self._settings.identity, ", ".join(self._settings.namespaces))
-        self._health.lead()
+        self._health.lead(self._settings.namespaces)
         lease = asyncio.create_task(self._elector.keep(), name="lease")
         try:
             # It may have waited for days.
-            await self._check_namespaces(wanted)
+            await self._check_namespaces()
             # Everything is known before anything is decided; the Lease is renewed meanwhile.
             await self._dispatcher.resync()
             # A long list may have outlived the Lease: then no worker may begin.
-            return _explain({lease}) if lease.done() else await self._work(lease, wanted)
-        except NamespacesChangedError as error:
-            _log.warning("%s", error)
-            return FAILED
+            return _explain({lease}) if lease.done() else await self._work(lease)
         except ClusterError as error:
             _log.error("the first list failed: %s", error)
             return FAILED
         finally:
             await _cancel({lease})
-            await self._elector.release()
 
     async def _acquired(self) -> bool:
         waiting = asyncio.create_task(self._elector.acquire())
@@ -170,13 +187,23 @@ class Operator:
             waiting.result()  # An election that broke is not one that was won.
         return waiting in done
 
-    async def _check_namespaces(self, wanted: Sequence[str]) -> None:
-        """Raise NamespacesChangedError where other ones of `wanted` can be read than when the process began."""
-        usable, trouble = await find_usable(self._cluster, wanted)
-        if trouble is None and usable != self._settings.namespaces:
-            raise NamespacesChangedError(f"begins anew, since it can now read {', '.join(usable)}")
+    async def _check_namespaces(self) -> None:
+        """Raise NamespacesChangedError where other namespaces can be read than those that it was given."""
+        found = await find_namespaces(self._cluster, self._configured)
+        if found.trouble is None and found.usable != self._settings.namespaces:
+            raise NamespacesChangedError(f"begins anew, since it can now read {', '.join(found.usable)}")
 
-    async def _work(self, lease: asyncio.Task[None], wanted: Sequence[str]) -> int:
+    async def _follow_namespaces(self) -> None:
+        """Check them at an interval, and as soon as there is a new one."""
+        made = asyncio.Event() if self._tenants is None else self._tenants.made
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.heartbeat_timeout / 2):
+                    await made.wait()
+            made.clear()
+            await self._check_namespaces()
+
+    async def _work(self, lease: asyncio.Task[None]) -> int:
         ready, end_watch = asyncio.Event(), asyncio.Event()
         seen = watches.create_sink(self._dispatcher, self._health.beat)
         parts = {
@@ -185,10 +212,10 @@ class Operator:
             "sweep": _every(self._settings.sweep_interval, "sweep", self._orphans.sweep),
             "resync": _every(self._settings.resync_interval, "resync", self._dispatcher.resync),
             "events": self._events.run(),
-            "namespaces": _every(
-                self._settings.heartbeat_timeout / 2, "look at namespaces", partial(self._check_namespaces, wanted)
-            ),
+            "namespaces": self._follow_namespaces(),
         }
+        if self._tenants is not None:
+            parts["tenants"] = self._tenants.run()
         for namespace in self._settings.namespaces:
             name = f"heartbeat in {namespace}"
             parts[name] = _every(self._settings.heartbeat_interval, name, partial(self._beat, namespace), at_once=True)
@@ -229,8 +256,11 @@ async def _every(seconds: float, name: str, work: Callable[[], Awaitable[None]],
 
 
 def _explain(done: set[asyncio.Task[Any]]) -> int:
-    for task in done:
-        error = None if task.cancelled() else task.exception()
+    """Return the exit code for parts that ended. Raises NamespacesChangedError: that is why, and no part failed."""
+    errors = {task: None if task.cancelled() else task.exception() for task in done}
+    if all(isinstance(error, NamespacesChangedError) for error in errors.values()):
+        raise next(filter(None, errors.values()))
+    for task, error in errors.items():
         _log.error("%s ended: %s", task.get_name(), error or "it must not", exc_info=error)
     return FAILED
 

@@ -60,7 +60,7 @@ def test_every_reason_has_a_sentence() -> None:
 # Nothing is wrong, or what is comes right by itself.
 FINE = {
     *(Reason.POD_PENDING, Reason.SCHEDULED, Reason.STARTING, Reason.READY, Reason.PROBE_PENDING, Reason.PROBED),
-    *(Reason.APPLIED, Reason.APPLYING, Reason.ALIVE, Reason.POOL_FULL, Reason.POOL_FILLING),
+    *(Reason.APPLIED, Reason.APPLYING, Reason.ALIVE, Reason.POOL_FULL, Reason.POOL_FILLING, Reason.PROVISIONED),
 }
 
 
@@ -73,7 +73,7 @@ def test_every_condition_has_a_sentence() -> None:
     assert [s for s in MEANINGS.values() if not s.endswith(".") or s[0].islower()] == []
 
 
-@pytest.mark.parametrize("kind", ["Sandbox", "SandboxPool"])
+@pytest.mark.parametrize("kind", ["Sandbox", "SandboxPool", "SandboxTenant"])
 def test_kubectl_explain_tells_all_of_them(kind: str) -> None:
     [made] = [m for m in crd.render() if m["spec"]["names"]["kind"] == kind]
     status = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]

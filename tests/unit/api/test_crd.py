@@ -98,6 +98,7 @@ def test_names_kinds_and_short_names() -> None:
         "Sandbox": ("sandboxes.sandpod.dev", ["sbx"], "Namespaced"),
         "SandboxTemplate": ("sandboxtemplates.sandpod.dev", ["sbxt"], "Namespaced"),
         "SandboxPool": ("sandboxpools.sandpod.dev", ["sbxp"], "Namespaced"),
+        "SandboxTenant": ("sandboxtenants.sandpod.dev", ["sbxtn"], "Namespaced"),
     }
 
 
@@ -107,6 +108,7 @@ def test_columns_are_what_kubectl_get_shows() -> None:
         "Sandbox": ["Template", "Phase", "Owner", "Age", "Expires", "Reason", "Node", "Network"],
         "SandboxTemplate": ["Image", "Runtime", "Age"],
         "SandboxPool": ["Template", "Wanted", "Ready", "Age", "Reason"],
+        "SandboxTenant": ["Namespace", "Ready", "Reason", "Age", "Message"],
     }
 
 

@@ -45,6 +45,10 @@ The gateway's settings file: `gateway.config` and what follows from other values
 {{- with $tenants -}}
 {{- $_ := set $settings.kubernetes "tenants" . -}}
 {{- end -}}
+{{- if .Values.tenantsOnFirstUse.enabled -}}
+{{- $_ := set $settings.kubernetes "first_use_namespace" .Release.Namespace -}}
+{{- $_ := set $settings.kubernetes "first_use_limit" (int .Values.tenantsOnFirstUse.maximum) -}}
+{{- end -}}
 {{- if .Values.tls.secretName -}}
 {{- $_ := set $settings "tls" (dict "cert" "/etc/sandpod/tls/tls.crt" "key" "/etc/sandpod/tls/tls.key") -}}
 {{- end -}}

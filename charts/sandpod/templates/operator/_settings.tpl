@@ -8,5 +8,10 @@ The operator's settings file: `operator.config` and what follows from other valu
   "lease_owner" (include "sandpod.operator.config" .)
   "runner_image" (include "sandpod.image" (dict "root" . "image" .Values.sandboxes.image))
 -}}
+{{- if .Values.tenantsOnFirstUse.enabled -}}
+{{- $_ := set $settings "tenant_manifests" "/etc/sandpod/tenant.yaml" -}}
+{{- $_ := set $settings "tenant_prefix" (include "sandpod.tenants.prefix" .) -}}
+{{- $_ := set $settings "max_tenants" (int .Values.tenantsOnFirstUse.maximum) -}}
+{{- end -}}
 {{- toYaml (mergeOverwrite $settings (deepCopy .Values.operator.config)) -}}
 {{- end -}}

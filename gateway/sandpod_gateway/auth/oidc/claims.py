@@ -1,5 +1,6 @@
 """Whose a token is, by its claims: the same rules whether it came to the gateway or was fetched by it."""
 
+import re
 from typing import Any, Final
 
 from mcp_types import INVALID_REQUEST
@@ -7,17 +8,18 @@ from starlette.authentication import AuthenticationError
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
+from sandpod_api.names import is_dns_label
 from sandpod_gateway.api.messages import Refusal
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.callers import TOKEN_KEY_ID, Caller, Role, owner_of
 from sandpod_gateway.auth.current import CallerToken
-from sandpod_gateway.auth.oidc.settings import OidcSettings
+from sandpod_gateway.auth.oidc.settings import MAX_GROUP, OidcSettings
 from sandpod_gateway.errors import SandpodError
 
 LEEWAY: Final = 60  # seconds by which clocks may differ
 MAX_USER: Final = 128  # characters, as in a key file
 _SHOWN: Final = 5  # tenants in a refusal
-_ASK: Final = "Ask the administrator to change your groups at the provider, or auth.oidc.tenants."
+_ASK: Final = "Ask the administrator to change your groups at the provider, auth.oidc.tenants or tenant_pattern."
 
 
 class RefusedError(AuthenticationError):
@@ -75,9 +77,9 @@ def scopes_of(claims: dict[str, Any]) -> list[str]:
 
 
 def _tenant(settings: OidcSettings, groups: set[str]) -> str:
-    if not settings.tenants:
+    if not settings.tenants and not settings.tenant_pattern:
         return ""
-    found = sorted({settings.tenants[group] for group in groups & settings.tenants.keys()})
+    found = sorted({tenant for group in groups if (tenant := _tenant_of_group(settings, group)) is not None})
     if len(found) == 1:
         return found[0]
     if found:
@@ -85,6 +87,14 @@ def _tenant(settings: OidcSettings, groups: set[str]) -> str:
     else:
         message = f"The claim {settings.groups_claim} of your token has no group that leads to a tenant."
     raise RefusedError(SandpodError(ErrorCode.FORBIDDEN, message, next_step=_ASK))
+
+
+def _tenant_of_group(settings: OidcSettings, group: str) -> str | None:
+    """Return the tenant that a group leads to, by its entry or else by the pattern; None where that is no name."""
+    if group in settings.tenants or settings.tenant_pattern is None or len(group) > MAX_GROUP:
+        return settings.tenants.get(group)
+    match = re.fullmatch(settings.tenant_pattern, group)
+    return match[1] if match and match[1] and is_dns_label(match[1]) else None
 
 
 def _texts(claim: object) -> set[str]:

@@ -1,5 +1,6 @@
 """Settings of the OpenID Connect provider where users sign in."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
@@ -26,9 +27,20 @@ def _encrypted(value: str) -> str:
     return value
 
 
+def _pattern(value: str | None) -> str | None:
+    try:
+        groups = 1 if value is None else re.compile(value).groups
+    except re.error as error:
+        raise ValueError(f"it is no regular expression: {error}") from error
+    if not groups:
+        raise ValueError("no part of it is in parentheses, which would be the tenant")
+    return value
+
+
 Address = Annotated[str, Field(max_length=2000), AfterValidator(_encrypted)]
 Claim = Annotated[str, Field(min_length=1, max_length=100)]
-Group = Annotated[str, Field(min_length=1, max_length=256)]
+MAX_GROUP: Final = 256  # characters
+Group = Annotated[str, Field(min_length=1, max_length=MAX_GROUP)]
 
 
 class EndpointSettings(StrictModel):
@@ -85,7 +97,12 @@ class OidcSettings(StrictModel):
     groups_claim: Claim = "groups"
     """Claim that lists the user's groups."""
     tenants: dict[Group, Name] = Field(default_factory=dict, max_length=1000)
-    """Tenant of each group's users. If set, a user whose groups lead to no tenant, or to several, is refused."""
+    """Tenant of each group's users. If this or `tenant_pattern` is set, a user whose groups lead to no tenant, or to
+    several, is refused."""
+    tenant_pattern: Annotated[str | None, Field(max_length=200), AfterValidator(_pattern)] = None
+    """Regular expression for whole names of groups; its first part in parentheses is the tenant, as in team-(.+). It is
+    for groups that `tenants` does not have. What can't be a tenant's name (small letters, digits, hyphens) leads to
+    none."""
     admin_groups: Annotated[tuple[Group, ...], Field(max_length=100)] = ()
     """Groups whose users are administrators."""
     required_claims: dict[Claim, tuple[str, ...]] = Field(default_factory=dict, max_length=20)
@@ -107,8 +124,8 @@ class OidcSettings(StrictModel):
         if (self.proxy or self.introspection) and not (self.client_id and self.client_secret_file):
             raise ValueError("proxy and introspection need client_id and client_secret_file")
         open_to_all = (self.proxy and self.proxy.endpoints) or urlsplit(self.issuer).hostname in _PUBLIC
-        if open_to_all and not self.required_claims and not self.tenants:
-            raise ValueError("everybody has an account there: set required_claims or tenants")
+        if open_to_all and not self.required_claims and not self.tenants and not self.tenant_pattern:
+            raise ValueError("everybody has an account there: set required_claims, tenants or tenant_pattern")
         return self
 
     def client_secret(self) -> str:

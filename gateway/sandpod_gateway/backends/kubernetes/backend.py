@@ -36,6 +36,7 @@ from sandpod_gateway.backends.kubernetes.secrets import (
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.streams.exec_stream import ExecStream, open_exec
 from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
+from sandpod_gateway.backends.kubernetes.tenants import SandboxTenants
 from sandpod_gateway.backends.kubernetes.usage import ConfigMaps
 from sandpod_gateway.errors import SandpodError
 from sandpod_kube.configuration import has_proxy
@@ -143,6 +144,11 @@ class KubernetesBackend:
         if settings.usage is None:
             return None
         return ConfigMaps(lambda: self._open.cluster, settings.usage, settings.watch_silence, settings.usage_owner)
+
+    def tenant_source(self) -> SandboxTenants | None:
+        """Return where tenants are made on first use; None where none are."""
+        namespace, silence = self._settings.first_use_namespace, self._settings.watch_silence
+        return None if namespace is None else SandboxTenants(lambda: self._open.cluster, namespace, silence)
 
     def secret_source(self) -> SandboxSecrets:
         """Return the Secrets of the sandboxes' namespace."""

@@ -22,10 +22,18 @@ class KubernetesSettings(StrictModel):
     It is the default tenant's; `tenants` have others. The gateway's rights end in these namespaces."""
     tenants: Annotated[dict[Name, Name], Field(max_length=100)] = Field({})
     """Namespace of each tenant: callers whose key or token is of a tenant have their sandboxes there, and those of a
-    tenant that isn't listed are refused. A namespace that can't be used is tried again every few seconds; only its own
-    tenant's callers are affected."""
+    tenant that isn't listed are refused, unless it is made on first use. A namespace that can't be used is tried again
+    every few seconds; only its own tenant's callers are affected."""
     tenant_required: bool = False
     """Whether callers without a tenant are refused. Otherwise they are the default tenant's."""
+    first_use_namespace: Name | None = None
+    """Namespace of the SandboxTenant resources by which tenants that aren't listed are made when their first caller
+    comes; the chart sets it (tenantsOnFirstUse). Unset: such callers are refused."""
+    first_use_limit: Annotated[int, Field(ge=1, le=1000)] = 100
+    """Most tenants that there may be of these; the chart sets it."""
+    first_use_timeout: Annotated[float, Field(gt=0, le=600)] = 30
+    """Longest time for which a caller waits until its tenant's sandboxes are available, seconds. The answer is then
+    `backend_unavailable`, and the tenant is made nevertheless."""
     kubeconfig: Path | None = None
     """Kubeconfig file. Unset: the service account in a cluster, else $KUBECONFIG or ~/.kube/config; set it where a
     pod's own service account is not the one to use."""

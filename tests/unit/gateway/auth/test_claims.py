@@ -54,6 +54,39 @@ def test_user_of_no_tenant_or_of_several_is_refused(claims: dict[str, Any], sent
     assert sentence in refused.value.error.message
 
 
+@pytest.mark.promise("token-groups")
+@pytest.mark.parametrize(
+    ("groups", "tenant"),
+    [
+        (["team-blue"], "blue"),
+        (["team-blue", "staff"], "blue"),
+        (["/red", "team-red"], "red"),
+        (["team-other"], "red"),  # by its entry, which comes first
+        (["team-Blue"], None),
+        (["team-"], None),
+        (["team-blue\n"], None),
+        (["xteam-blue"], None),
+        (["team-" + "a" * 64], None),
+        (["team-a.b"], None),
+        (["team-" + "a" * 300], None),
+        (["team-blue", "team-green"], None),
+    ],
+    ids=str,
+)
+def test_pattern_leads_groups_to_tenants(groups: list[str], tenant: str | None) -> None:
+    more: dict[str, Any] = {"tenants": {"/red": "red", "team-other": "red"}, "tenant_pattern": "team-(.+)"}
+    if tenant is None:
+        with pytest.raises(RefusedError):
+            caller({"groups": groups}, **more)
+    else:
+        assert caller({"groups": groups}, **more) == (owner_of(tenant, "alice"), tenant, "user")
+
+
+def test_part_of_a_pattern_that_matches_nothing_leads_to_no_tenant() -> None:
+    with pytest.raises(RefusedError, match="no group that leads to a tenant"):
+        caller({"groups": ["all"]}, tenant_pattern="team-(.+)|all")
+
+
 def test_without_tenants_groups_give_roles_alone() -> None:
     assert caller({"roles": ["ops"]}, groups_claim="roles", admin_groups=("ops",)) == ("user:alice", "", "admin")
     assert caller({"groups": ["ops"]}, groups_claim="roles", admin_groups=("ops",)) == ("user:alice", "", "user")
@@ -81,6 +114,8 @@ def test_required_claim_has_one_of_its_values(claim: object) -> None:
         ({"issuer": "https://accounts.google.com"}, "required_claims"),
         ({"tenants": {"/red": "Not A Name"}}, "tenants"),
         ({"tenants": {"": "red"}}, "tenants"),
+        ({"tenant_pattern": "team-.+"}, "in parentheses"),
+        ({"tenant_pattern": "team-("}, "no regular expression"),
         ({"introspection": {"endpoint": "http://login.example.com/introspect"}}, "https"),
     ],
     ids=str,
@@ -91,5 +126,6 @@ def test_settings_that_can_not_work_or_let_everybody_in_are_refused(more: dict[s
 
 
 def test_a_provider_for_everybody_is_taken_with_a_bound() -> None:
-    for bound in ({"required_claims": {"hd": ("example.com",)}}, {"tenants": {"/red": "red"}}):
+    bounds = {"required_claims": {"hd": ("example.com",)}, "tenants": {"/red": "red"}, "tenant_pattern": "(.+)"}
+    for bound in ({name: value} for name, value in bounds.items()):
         OidcSettings.model_validate({"issuer": "https://accounts.google.com"} | bound)

@@ -50,7 +50,7 @@ async def test_standby_is_healthy_and_ready(place: Place) -> None:
 
 
 async def test_active_replica_is_healthy_while_heartbeats_come_back(place: Place) -> None:
-    place.health.lead()
+    place.health.lead(("boxes", "more"))
     assert await place.get("/readyz") == (200, "active\n")
     for _ in range(5):
         place.clock.time += 60
@@ -60,7 +60,7 @@ async def test_active_replica_is_healthy_while_heartbeats_come_back(place: Place
 
 
 async def test_health_fails_when_one_namespaces_events_stop(place: Place) -> None:
-    place.health.lead()
+    place.health.lead(("boxes", "more"))
     place.clock.time += 60
     place.beat("boxes")
     place.clock.time += 31
@@ -68,7 +68,7 @@ async def test_health_fails_when_one_namespaces_events_stop(place: Place) -> Non
 
 
 async def test_heartbeat_of_another_replica_proves_nothing(place: Place) -> None:
-    place.health.lead()
+    place.health.lead(("boxes", "more"))
     place.clock.time += 91
     place.beat("boxes", "two")
     place.beat("more", "two")
@@ -76,7 +76,7 @@ async def test_heartbeat_of_another_replica_proves_nothing(place: Place) -> None
 
 
 async def test_metrics_are_served_with_the_age_of_the_watch(place: Place) -> None:
-    place.health.lead()
+    place.health.lead(("boxes", "more"))
     place.clock.time += 7
     status, text = await place.get("/metrics")
     assert status == 200
@@ -111,7 +111,7 @@ class Listener:
 
 
 def test_watch_events_go_to_the_controller_and_heartbeats_to_the_health(place: Place) -> None:
-    place.health.lead()
+    place.health.lead(("boxes", "more"))
     place.clock.time += 91
     world, listener = World(), Listener()
     world.dispatcher.saw = listener.saw  # type: ignore[method-assign]
@@ -126,7 +126,7 @@ def test_watch_events_go_to_the_controller_and_heartbeats_to_the_health(place: P
 
 
 def test_lease_of_the_election_is_no_heartbeat(place: Place) -> None:
-    place.health.lead()
+    place.health.lead(("boxes", "more"))
     place.clock.time += 91
     lease = build_heartbeat("boxes", "one", NOW)
     lease["metadata"]["name"] = "sandpod-operator"
