@@ -29,7 +29,7 @@ FAST = {
     "RETENTION": "10",
     "REFUSED_RETRY": "1",
     "FAILED_POD_GRACE": "2",
-    "RESYNC_INTERVAL": "60",
+    "RESYNC_INTERVAL": "20",
     "HEARTBEAT_INTERVAL": "8",
     "SWEEP_INTERVAL": "1",
     "ORPHAN_GRACE": "2",
