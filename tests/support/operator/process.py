@@ -308,7 +308,8 @@ class Objects:
         )
         found = await asyncio.to_thread(see)
         if found is None:
-            raise ClusterError(f"not within {within:g} s: {what}; its status {await self.status(name)}")
+            seen = f"its status {await self.status(name)}; its events {await self.event_reasons(name)}"
+            raise ClusterError(f"not within {within:g} s: {what}; {seen}")
         return found
 
     async def gone(self, kind: str, name: str, *, within: float = 60) -> None:
