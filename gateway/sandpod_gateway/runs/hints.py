@@ -211,6 +211,7 @@ _PIP_OPTIONS: Final = frozenset({"-q", "-qq", "--quiet", "-U", "--upgrade", "--u
 _REQUIREMENT: Final = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(?:\[[A-Za-z0-9._,-]{1,99}\])?(?:[=<>!~]=?[\w.*,<>=!~]{1,40})?"
 )
+_LEAVE_BACKEND: Final = "There is no display: leave matplotlib's backend as it is, and figures come back as images."
 _NO_DISPLAY: Final = re.compile(
     r"no display name and no \$DISPLAY|Missing X server or \$DISPLAY|X connection failed|KeyError: 'DISPLAY'"
     r"|(?:[Cc]ould not connect to|[Cc]an(?:no|')t open|Unable to open|Bad) display|libtk8\.\d\.so"
@@ -225,17 +226,14 @@ _NOT_FOUND_BY_PIP: Final = re.compile(r"ERROR: No matching distribution found fo
 _Hint = str | Callable[[re.Match[str], Place], str | None]
 # What a program writes and what to do then, the more telling first.
 _CAUSES: Final[tuple[tuple[str | re.Pattern[str], _Hint], ...]] = (
-    (
-        r"No module named '(?:_?tkinter|turtle)'",
-        "There is no display, so tkinter and turtle can't be used. Figures of matplotlib come back as images.",
-    ),
+    (r"No module named '(?:_?tkinter|turtle)'", _LEAVE_BACKEND),
     (r"ModuleNotFoundError: No module named '([\w.]{1,100})'", _about_python_module),
     (r"Cannot find (?:module|package) '([^'\n]{1,100})'", _about_node_module),
     (
         r"Image export .{0,40}requires the Kaleido package",
         "A picture of a plotly figure takes a browser: show the figure, and it is kept as a page in the workspace.",
     ),
-    (_NO_DISPLAY, "There is no display: leave matplotlib's backend as it is, and figures come back as images."),
+    (_NO_DISPLAY, _LEAVE_BACKEND),
     # A traceback of the interpreter's, which shows the line that it does not understand.
     (r"(?m)^ +[!%](?:python3? -m )?pip3? install ([^\n]{1,500})\n(?:.*\n)?SyntaxError", _about_pip),
     (_NOT_FOUND_BY_PIP, _about_pip),
