@@ -4,6 +4,7 @@ The proof is not that the process runs but that watch events arrive: every few s
 heartbeat Lease in each sandbox namespace, and kopf's watch must deliver its event.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,12 +24,17 @@ class Health:
     ) -> None:
         self._settings, self._metrics, self._monotonic = settings, metrics, monotonic
         self._beats: dict[str, float] = {}
+        self._silent: set[str] = set()  # namespaces of which none has arrived yet
+        self.heard = asyncio.Event()
+        """Set once a heartbeat's event has arrived from every namespace."""
 
     def lead(self, namespaces: Sequence[str]) -> None:
         """Note that this replica is active for these namespaces from now on: heartbeats are due."""
         for namespace in self._beats.keys() - set(namespaces):
             self._metrics.watch_age.remove(namespace)
         self._beats = dict.fromkeys(namespaces, self._monotonic())
+        self._silent = set(namespaces)
+        self.heard.clear()
         self._metrics.leader.set(1)
         for namespace in namespaces:
             self._metrics.watch_age.labels(namespace).set_function(partial(self._age, namespace))
@@ -40,6 +46,9 @@ class Health:
         """Note that a heartbeat's event arrived; only our own counts."""
         if namespace in self._beats and holder == self._settings.identity:
             self._beats[namespace] = self._monotonic()
+            self._silent.discard(namespace)
+            if not self._silent:
+                self.heard.set()
 
     def trouble(self) -> str | None:
         """Return what is wrong, or None. A replica that waits is healthy."""

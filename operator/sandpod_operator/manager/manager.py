@@ -210,7 +210,7 @@ class Operator:
             "watch": watches.watch(seen, self._cluster.access, self._settings, ready=ready, stop=end_watch),
             "dates": self._release_dates(),
             "sweep": _every(self._settings.sweep_interval, "sweep", self._orphans.sweep),
-            "resync": _every(self._settings.resync_interval, "resync", self._dispatcher.resync),
+            "resync": self._resync(),
             "events": self._events.run(),
             "namespaces": self._follow_namespaces(),
         }
@@ -233,6 +233,17 @@ class Operator:
     async def _retake_signals(self, ready: asyncio.Event) -> None:
         await ready.wait()
         _install_signals(self._stop)
+
+    async def _resync(self) -> None:
+        """List all anew once the watches are open, and then at an interval.
+
+        What went between the first list and theirs is told by no event.
+        """
+        interval = self._settings.resync_interval
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(interval):
+                await self._health.heard.wait()
+        await _every(interval, "resync", self._dispatcher.resync, at_once=True)
 
     async def _beat(self, namespace: str) -> None:
         await self._cluster.apply(LEASES, build_heartbeat(namespace, self._settings.identity, utc_now()))

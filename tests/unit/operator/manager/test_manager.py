@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from sandpod_kube.errors import DeniedError, NotFoundError, UnreachableError
-from sandpod_kube.resources import LEASES, SANDBOXES, TEMPLATES, Resource
+from sandpod_kube.resources import LEASES, PODS, SANDBOXES, TEMPLATES, Key, Resource
 from sandpod_operator.controllers import watches
 from sandpod_operator.controllers.namespaces import Found, NamespacesChangedError, find_usable
 from sandpod_operator.manager.health import Health
@@ -16,7 +16,8 @@ from sandpod_operator.manager.leader_election import Elector, LeadershipLostErro
 from sandpod_operator.manager.manager import FAILED, OK, Operator, Process, serve
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.settings import OperatorSettings
-from support.operator.world import NOW, ApiServer, sandbox_object, settings, template_object
+from support.gateway.peers import until
+from support.operator.world import NOW, SPACE, ApiServer, pod_object, sandbox_object, settings, template_object
 
 if TYPE_CHECKING:
     from sandpod_kube.client import KubeClient
@@ -169,3 +170,33 @@ async def test_operator_that_begins_anew_keeps_its_lease_and_looks_after_the_new
     assert (lease["spec"]["holderIdentity"], lease["spec"]["leaseTransitions"]) == ("one", 1)
     assert 'namespace="b"' in (text := generate_latest(metrics.registry).decode())
     assert 'namespace="a"' not in text
+
+
+async def test_what_goes_between_the_first_list_and_the_watches_is_found_out_once_these_are_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api, metrics = ApiServer(clock=lambda: NOW), Metrics()
+    health = Health(settings(), metrics)
+    process, elector = a_process(api, health)
+    process = process._replace(metrics=metrics)
+    api.set(TEMPLATES, template_object())
+    api.set(SANDBOXES, sandbox_object(claimed=1))
+    api.set(PODS, pod_object())
+
+    def missed() -> float | None:
+        return metrics.registry.get_sample_value("sandpod_operator_watch_missed_total", {"kind": "Pod"})
+
+    async def watch(seen: watches.Seen, *_: object, **__: object) -> None:
+        del api.objects[Key("Pod", SPACE, "box")]
+        await until(lambda: bool(api.list(LEASES, SPACE)))
+        assert not missed()
+        [heartbeat] = api.list(LEASES, SPACE)
+        seen(LEASES, "ADDED", heartbeat)
+        await until(lambda: missed() == 1)
+        process.stop.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(watches, "watch", watch)
+    monkeypatch.setattr(ApiServer, "access", None, raising=False)
+    async with asyncio.timeout(60):
+        assert await serve(process, elector, Found(process.settings.namespaces)) == OK
