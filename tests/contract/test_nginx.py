@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import httpx2
 import pytest
+from fastmcp import Client
+from fastmcp.client.transports import StreamableHttpTransport
 from mcp.server import _streamable_http_modern
 
 from fakes.backend import FakeBackend
@@ -62,3 +64,18 @@ async def test_links_have_the_proxys_address_and_strangers_are_kept_out_behind_i
                 for header, status in (({"origin": "https://evil.example"}, 403), ({"host": "evil.example"}, 421)):
                     answer = await client.post("/mcp", json=link, headers={**HEADERS, **header})
                     assert answer.status_code == status
+
+
+async def test_sessions_of_older_clients_stay_at_one_of_several_gateways(tmp_path: Path) -> None:
+    settings = Settings(trusted_proxies=[ip_network("127.0.0.1")])
+    async with (
+        listening(Gateway(settings, FakeBackend()), settings) as one,
+        listening(Gateway(settings, FakeBackend()), settings) as other,
+    ):
+        with nginx(tmp_path, *(each.removeprefix("http://") for each in (one, other))) as proxy:
+            for key in ("a", "b", "c", "d"):
+                headers = {"X-API-Key": key}
+                transport = StreamableHttpTransport(f"{proxy.address}/mcp", headers=headers, verify=proxy.trust)
+                async with Client(transport, mode="legacy") as client:
+                    for _ in range(4):
+                        assert await client.list_tools()
