@@ -51,8 +51,8 @@ restores everything but the CRDs.
 helm uninstall sandpod --namespace sandpod
 ```
 
-keeps the CRDs, and the sandboxes' namespaces with the sandboxes, volumes and the NetworkPolicy in them, unless
-`sandboxes.keepNamespaces` is false. To delete these too, with everything in them:
+keeps the CRDs, and, unless `sandboxes.keepNamespaces` is false, the sandboxes' namespaces with the sandboxes, volumes
+and the NetworkPolicy in them, and what callers used. To delete these too, with everything in them:
 
 ```
 kubectl delete namespace sandpod-sandboxes

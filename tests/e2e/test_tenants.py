@@ -12,6 +12,7 @@ from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError
 from support.cluster import writing
+from support.gateway.backends import started
 from support.gateway.peer import talk
 from support.operator.process import Managed, namespace
 
@@ -31,10 +32,8 @@ async def backend(managed_namespaces: Managed, gone: str) -> AsyncIterator[Backe
     settings = KubernetesSettings(
         namespace=first, tenants={"b": second, "gone": gone}, default_template="python", warm_streams=0
     )
-    backend = create_backend("kubernetes", kubernetes=settings)
-    await backend.start()
-    yield backend
-    await backend.close()
+    async with started(create_backend("kubernetes", kubernetes=settings)) as backend:
+        yield backend
 
 
 @pytest.mark.promise("tenants-apart", "tenants-unaffected")

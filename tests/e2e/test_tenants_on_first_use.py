@@ -27,6 +27,7 @@ from support.cluster.cluster import Cluster, node_url, until
 from support.cluster.reading import call, read
 from support.cluster.release import LITTLE, SMALL, helm, image, remove, run
 from support.command_line import sandpod
+from support.gateway.backends import started
 from support.gateway.peer import talk
 
 CHART: Final = Path(__file__).resolve().parents[2] / "charts" / "sandpod"
@@ -91,10 +92,8 @@ async def answers(url: str) -> bool:
 @pytest.fixture
 async def second_gateway() -> AsyncIterator[Backend]:
     settings = KubernetesSettings(namespace=SANDBOXES, first_use_namespace=NAMESPACE, warm_streams=0)
-    backend = create_backend("kubernetes", kubernetes=settings)
-    await backend.start()
-    yield backend
-    await backend.close()
+    async with started(create_backend("kubernetes", kubernetes=settings)) as backend:
+        yield backend
 
 
 @pytest.mark.promise("tenants-on-first-use", "tenants-apart")

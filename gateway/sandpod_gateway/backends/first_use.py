@@ -14,6 +14,7 @@ from cachetools import TTLCache
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import Backend
+from sandpod_gateway.backends.starting import try_start
 from sandpod_gateway.errors import SandpodError
 
 logger = logging.getLogger(__name__)
@@ -170,15 +171,7 @@ class FirstUse:
         """Start a backend, however often that fails, and close it at the end."""
         try:
             while not part.started:
-                try:
-                    await part.backend.start()
-                    part.started = True
-                    logger.info("tenant %s is available", part.tenant)
-                except SandpodError as error:
-                    text = "tenant %s is not available: %s %s"
-                    logger.error(text, part.tenant, error.message, error.next_step)  # noqa: TRY400
-                except Exception:
-                    logger.exception("tenant %s is not available", part.tenant)  # and no other tenant suffers from it
+                part.started = await try_start(part.tenant, part.backend)
                 part.tried.set()
                 self._tell()
                 if not part.started:

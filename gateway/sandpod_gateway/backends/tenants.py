@@ -7,7 +7,6 @@ namespaces may have the same name. What a tenant has, such as a namespace, only 
 import asyncio
 import contextlib
 import itertools
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -19,11 +18,10 @@ from sandpod_gateway.auth.links import SecretStore
 from sandpod_gateway.auth.oidc.places import StatePlaces
 from sandpod_gateway.backends.base import Backend, ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
 from sandpod_gateway.backends.first_use import FirstUse
+from sandpod_gateway.backends.starting import try_start
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.secrets.values import Secret, SecretSource
 from sandpod_gateway.usage.stores import DocumentStore
-
-logger = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 10.0  # between two tries to start a tenant's backend
 SEPARATOR: Final = "."  # between a tenant and a sandbox, whose names are DNS labels
@@ -118,16 +116,9 @@ class TenantBackend:
             await self._try(part)
 
     async def _try(self, part: _Part) -> None:
-        try:
-            await part.backend.start()
-        except SandpodError as error:
-            logger.error("tenant %s is not available: %s %s", part.tenant, error.message, error.next_step)  # noqa: TRY400
-        except Exception:
-            logger.exception("tenant %s is not available", part.tenant)  # and no other tenant suffers from it
-        else:
+        if await try_start(part.tenant, part.backend):
             self._at_end.push_async_callback(part.backend.close)
             self._missing.discard(part.tenant)
-            logger.info("tenant %s is available", part.tenant)
 
     async def check(self) -> None:
         """Return when the default tenant's sandboxes could be claimed; see `base.Backend.check`."""

@@ -11,7 +11,10 @@ import shutil
 import signal
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.backends.base import Backend
@@ -20,6 +23,18 @@ from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.backends.tenants import TenantBackend
 from support.runner.harness import search_path
+
+B = TypeVar("B", bound=Backend)
+
+
+@asynccontextmanager
+async def started(backend: B) -> AsyncIterator[B]:
+    """Start a backend, and close it at the end."""
+    await backend.start()
+    try:
+        yield backend
+    finally:
+        await backend.close()
 
 
 class Case(ABC):
