@@ -10,6 +10,7 @@ from sandpod_kube.resources import Key
 
 _log = logging.getLogger(__name__)
 _MAX_DOUBLINGS = 20
+_TICK = 0.5  # seconds between two looks at due dates
 
 Work = Callable[[Key], Awaitable[datetime | None]]
 """Works on a key; returns when to look again at the latest."""
@@ -57,6 +58,12 @@ class WorkQueue:
         """Drop what is kept about a key that is gone."""
         self._dates.pop(key, None)
         self._failures.pop(key, None)
+
+    async def run_dates(self) -> None:
+        """Add keys as their time comes, until cancelled."""
+        while True:
+            self.release_due()
+            await asyncio.sleep(_TICK)
 
     async def run_worker(self, work: Work) -> None:
         """Work on keys until cancelled."""

@@ -28,7 +28,6 @@ from sandpod_operator.status.failures import clean
 _log = logging.getLogger(__name__)
 
 WORKERS: Final = 4
-_TICK: Final = 0.5  # seconds between two looks at due dates
 _AGAIN: Final = 2.0  # seconds until a watch that broke is opened anew
 
 
@@ -51,7 +50,7 @@ class TenantController:
         """Follow the tenants and work on them until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow())
-            group.create_task(self._release_dates())
+            group.create_task(self.queue.run_dates())
             for _ in range(WORKERS):
                 group.create_task(self.queue.run_worker(self.reconcile))
 
@@ -67,11 +66,6 @@ class TenantController:
             except ClusterError as error:
                 _log.warning("tenants can't be watched: %s", error)
             await asyncio.sleep(_AGAIN)
-
-    async def _release_dates(self) -> None:
-        while True:
-            self.queue.release_due()
-            await asyncio.sleep(_TICK)
 
     def saw(self, manifests: list[dict[str, Any]]) -> None:
         """Take in all tenants that there are, and have those worked on that are new."""

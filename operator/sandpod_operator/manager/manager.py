@@ -37,7 +37,6 @@ _log = logging.getLogger(__name__)
 OK: Final = 0
 FAILED: Final = 1
 UNUSABLE: Final = 2
-_TICK: Final = 0.5
 _SHUTDOWN: Final = 10
 
 utc_now = partial(datetime.now, UTC)
@@ -208,7 +207,7 @@ class Operator:
         seen = watches.create_sink(self._dispatcher, self._health.beat)
         parts = {
             "watch": watches.watch(seen, self._cluster.access, self._settings, ready=ready, stop=end_watch),
-            "dates": self._release_dates(),
+            "dates": self._context.queue.run_dates(),
             "sweep": _every(self._settings.sweep_interval, "sweep", self._orphans.sweep),
             "resync": self._resync(),
             "events": self._events.run(),
@@ -247,11 +246,6 @@ class Operator:
 
     async def _beat(self, namespace: str) -> None:
         await self._cluster.apply(LEASES, build_heartbeat(namespace, self._settings.identity, utc_now()))
-
-    async def _release_dates(self) -> None:
-        while True:
-            self._context.queue.release_due()
-            await asyncio.sleep(_TICK)
 
 
 async def _every(seconds: float, name: str, work: Callable[[], Awaitable[None]], *, at_once: bool = False) -> None:
