@@ -92,8 +92,7 @@ async def test_sandbox_that_sees_the_nodes_kernel_is_never_handed_out_and_its_st
     assert "by its boot id" in sentence
     assert (await installed.status("shared-kernel"))["phase"] == "Failed"
     assert (await kernel(cluster, "shared-kernel"))[0] == "False"
-    events = await cluster.items("events")
-    assert "KernelShared" in {e["reason"] for e in events if e["involvedObject"]["name"] == "shared-kernel"}
+    await installed.event("shared-kernel", "KernelShared")
     run("delete", "sbx", "shared-kernel", "-n", cluster.sandboxes)
 
 

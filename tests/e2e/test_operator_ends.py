@@ -193,11 +193,6 @@ async def test_start_that_the_runtime_fails_is_tried_once_more_and_a_second_fail
 async def test_sandbox_that_fills_the_nodes_disk_is_evicted_and_told_what_ran_out(
     objects: Objects, full_disk: str
 ) -> None:
-    async def evicted() -> str:
-        events = [e for e in await objects.cluster.items("events") if e["involvedObject"]["kind"] == "Sandbox"]
-        found = [e["message"] for e in events if (e["involvedObject"]["name"], e["reason"]) == (full_disk, "Evicted")]
-        return str(found[0]) if found else ""
-
     # By its event: the Sandbox itself may be gone when this is asked.
-    assert "limit" in await until("the eviction", evicted, within=240)
+    assert "limit" in await objects.event(full_disk, "Evicted", within=240)
     await objects.gone("sandboxes", full_disk)

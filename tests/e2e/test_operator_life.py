@@ -36,11 +36,8 @@ async def test_sandbox_becomes_ready_describe_tells_its_story_and_its_pod_goes_w
         "Expired=False/Alive",
     }
     assert status["image"] == IMAGE
-
-    async def reported() -> bool:
-        return {"PodCreated", "Ready"} <= set(await objects.event_reasons("good"))
-
-    await until("the events", reported, within=60)
+    for reason in ("PodCreated", "Ready"):
+        await objects.event("good", reason)
     text = await objects.cluster.kubectl("describe", "sbx", "good", "-n", objects.namespace)
     assert "PodCreated" in text
     assert "accepts runs on" in text

@@ -266,6 +266,16 @@ class Objects:
         found = [(e["involvedObject"], e["reason"]) for e in await self.cluster.items("events")]
         return sorted(r for what, r in found if (what["kind"], what["name"]) == ("Sandbox", sandbox))
 
+    async def event(self, sandbox: str, reason: str, *, within: float = 60) -> str:
+        """Wait for an event of a Sandbox, and return its sentence: events are told after the status is written."""
+
+        async def told() -> str:
+            found = [(e["involvedObject"], e) for e in await self.cluster.items("events") if e["reason"] == reason]
+            of = [e for what, e in found if (what["kind"], what["name"]) == ("Sandbox", sandbox)]
+            return str(of[0]["message"]) if of else ""
+
+        return await until(f"the event {reason} of {sandbox}", told, within=within)
+
     async def condition(self, pool: str, kind: str) -> dict[str, Any]:
         """Return a pool's condition; without reason and words while it is not there."""
         conditions = (await self.status(pool, "sandboxpools")).get("conditions", [])
