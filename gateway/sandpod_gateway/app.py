@@ -35,6 +35,8 @@ from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.connections import serving_on_loopback
 from sandpod_gateway.http.forwarded import ForwardedHeaders
 from sandpod_gateway.http.limits import OpenSessions, Requests
+from sandpod_gateway.http.peers import POLL_SECONDS as PEER_SECONDS
+from sandpod_gateway.http.peers import Peers
 from sandpod_gateway.http.routes import FileRoutes, health_routes, metrics_route
 from sandpod_gateway.http.sign_in import sign_in_routes
 from sandpod_gateway.http.transports import Transports
@@ -96,6 +98,7 @@ class Gateway:
         account = partial(self._accounting.account_of_link, self._keys.caller_of_key)
         self._file_routes = FileRoutes(self._links, transfers, self._audit, account)
         self._loopback: str | None = None
+        self._peers = Peers(settings=settings.peers, metrics=self.metrics, port=settings.port, chain=settings.tls.cert)
         self._installer = Installer(self._sandboxes, settings.packages)
         parts = Parts(
             runs=Runs(self._sandboxes, limits, self.metrics, self._installer),
@@ -155,6 +158,9 @@ class Gateway:
         if isinstance(self._auth, SignIn):
             await self._attempt(partial(self._auth.refresh, self._sign_in_keys), "sign_in_key")
             work.append(repeat(POLL_SECONDS, partial(self._auth.refresh, self._sign_in_keys), task="sign_in_key"))
+        if self._settings.peers.name is not None:
+            await self._attempt(self._peers.refresh, "peers")
+            work.append(repeat(PEER_SECONDS, self._peers.refresh, task="peers"))
         if self._key_source is not None:
             self._use_keys(await self._key_source.read())
             work.append(repeat(RETRY_SECONDS, partial(self._key_source.follow, self._use_keys), task="api_keys"))
@@ -222,6 +228,7 @@ class Gateway:
             attempts=Attempts(self.metrics),
             allow_query_key=settings.auth.allow_query_key,
             refusals=RefusedRequests(self._audit),
+            peers=self._peers,
         )
         # With keys, others reach this port: metrics are for the operators of the server.
         registry = self.metrics.registry if not self._has_callers and settings.metrics_port is None else None
@@ -232,7 +239,7 @@ class Gateway:
                 *self._sign_in_routes(),
                 Mount("/", transports),
             ],
-            middleware=_around(settings),
+            middleware=_around(settings, self._peers),
             lifespan=transports.lifespan,
         )
         app.state.fastmcp_server = self.mcp  # whose name FastMCP's pages show
@@ -248,11 +255,11 @@ class Gateway:
         return Starlette(routes=[metrics_route(self.metrics.registry)])
 
 
-def _around(settings: Settings) -> list[Middleware]:
+def _around(settings: Settings, peers: Peers) -> list[Middleware]:
     """Return what every request over HTTP goes through first, the outermost first."""
     around = []
-    if settings.trusted_proxies:
-        around.append(Middleware(ForwardedHeaders, trusted=settings.trusted_proxies))
+    if settings.trusted_proxies or settings.peers.name is not None:
+        around.append(Middleware(ForwardedHeaders, trusted=settings.trusted_proxies, peers=peers))
     if settings.allowed_origins:
         around.append(
             Middleware(

@@ -70,8 +70,13 @@ class Metrics:
         )
         self.background_failures = counter(
             "sandpod_background_failures",
-            "Failed rounds of reading the API keys and the keys of links, of closing unused connections, and of usage.",
-            task=("api_keys", "certificate", "connections", "link_keys", "usage"),
+            "Failed rounds of work in the background.",
+            task=("api_keys", "certificate", "connections", "link_keys", "peers", "sign_in_key", "usage"),
+        )
+        self.passed_on = counter(
+            "sandpod_passed_on_requests",
+            "Requests in sessions of older MCP clients that were passed on to the session's gateway.",
+            result=("answered", "unreachable", "lost", "left"),
         )
         self.audit_records = counter(
             "sandpod_audit_records", "Audit records.", sink=("stdout", "file"), result=("written", "lost")

@@ -31,6 +31,7 @@ from sandpod_gateway.backends.factory import BackendKind
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.errors import StartError
+from sandpod_gateway.http.peers import PeerSettings
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.mcp.compat.settings import CompatSettings, from_environment
 from sandpod_gateway.packages.settings import PackageSettings
@@ -158,6 +159,8 @@ class Settings(StrictModel, BaseSettings):
     """Tools of other systems."""
     shutdown: ShutdownSettings = ShutdownSettings()
     """How the server ends."""
+    peers: PeerSettings = PeerSettings()
+    """The other gateways of one installation."""
     local: LocalSettings = LocalSettings()
     """The local backend."""
     kubernetes: KubernetesSettings = KubernetesSettings()

@@ -227,7 +227,7 @@ def test_injectors_are_kept_out_of_the_sandboxes_and_no_label_weakens_pod_securi
 
 
 def test_policies_open_the_gateway_for_clients_and_both_for_dns_and_the_api_server_only() -> None:
-    for component, more in (("gateway", [443]), ("operator", [])):
+    for component, more in (("gateway", [8000, 443]), ("operator", [])):
         spec = only(render(), "NetworkPolicy", f"sandpod-{component}")["spec"]
         assert spec["policyTypes"] == ["Ingress", "Egress"]
         assert spec["ingress"][0] == {"ports": [{"port": "http", "protocol": "TCP"}]}
@@ -237,7 +237,7 @@ def test_policies_open_the_gateway_for_clients_and_both_for_dns_and_the_api_serv
 
 def test_gateway_may_reach_the_package_index_alone_and_not_where_it_installs_none() -> None:
     def rules(*values: str) -> list[dict[str, object]]:
-        return list(only(render(*values), "NetworkPolicy", "sandpod-gateway")["spec"]["egress"])[2:]
+        return list(only(render(*values), "NetworkPolicy", "sandpod-gateway")["spec"]["egress"])[3:]
 
     narrow = ("networkPolicy.packageIndexPorts={8443}", "networkPolicy.packageIndexCidrs={10.1.0.0/16}")
     assert rules(*narrow) == [
@@ -246,13 +246,26 @@ def test_gateway_may_reach_the_package_index_alone_and_not_where_it_installs_non
     assert rules("gateway.config.packages.enabled=false") == []
 
 
-def test_narrowed_gateway_still_lets_the_helm_test_in() -> None:
+def test_narrowed_gateway_still_lets_the_helm_test_and_other_gateways_in() -> None:
     manifests = render("networkPolicy.gatewayFrom[0].podSelector.matchLabels.app=proxy")
     spec = only(manifests, "NetworkPolicy", "sandpod-gateway")["spec"]
     test = only(manifests, "Pod", "sandpod-gateway-test")
     chosen = [peer["podSelector"]["matchLabels"] for peer in spec["ingress"][0]["from"]]
     assert chosen[0] == {"app": "proxy"}
     assert chosen[1].items() <= test["metadata"]["labels"].items()
+    gateway = only(manifests, "Deployment", "sandpod-gateway")["spec"]["template"]
+    assert chosen[2].items() <= gateway["metadata"]["labels"].items()
+
+
+def test_gateways_find_and_reach_each_other() -> None:
+    manifests = render()
+    service = only(manifests, "Service", "sandpod-peers")["spec"]
+    labels = only(manifests, "Deployment", "sandpod-gateway")["spec"]["template"]["metadata"]["labels"]
+    assert service["clusterIP"] == "None"
+    assert service["selector"].items() <= labels.items()
+    (rule,) = only(manifests, "NetworkPolicy", "sandpod-gateway")["spec"]["egress"][2:3]
+    assert rule["to"][0]["podSelector"]["matchLabels"].items() <= labels.items()
+    assert rule["ports"][0]["port"] == service["ports"][0]["port"]
 
 
 def test_namespace_that_exists_is_left_alone() -> None:

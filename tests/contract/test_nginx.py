@@ -10,7 +10,7 @@ from typing import Any, Final
 import httpx2
 import pytest
 from fastmcp import Client
-from fastmcp.client.transports import StreamableHttpTransport
+from fastmcp.client.transports import SSETransport, StreamableHttpTransport
 from mcp.server import _streamable_http_modern
 
 from fakes.backend import FakeBackend
@@ -18,6 +18,7 @@ from sandpod_gateway.app import Gateway
 from sandpod_gateway.settings import Settings
 from support.gateway.peers import ENVELOPE, HEADERS
 from support.gateway.server import listening
+from support.gateway.team import team
 from support.servers.nginx import nginx
 
 SPEAKS_ONCE: Final = "import time\nprint('begun')\nfor i in range(1000000):\n    time.sleep(0.01)"
@@ -66,16 +67,18 @@ async def test_links_have_the_proxys_address_and_strangers_are_kept_out_behind_i
                     assert answer.status_code == status
 
 
-async def test_sessions_of_older_clients_stay_at_one_of_several_gateways(tmp_path: Path) -> None:
-    settings = Settings(trusted_proxies=[ip_network("127.0.0.1")])
-    async with (
-        listening(Gateway(settings, FakeBackend()), settings) as one,
-        listening(Gateway(settings, FakeBackend()), settings) as other,
-    ):
-        with nginx(tmp_path, *(each.removeprefix("http://") for each in (one, other))) as proxy:
-            for key in ("a", "b", "c", "d"):
-                headers = {"X-API-Key": key}
-                transport = StreamableHttpTransport(f"{proxy.address}/mcp", headers=headers, verify=proxy.trust)
-                async with Client(transport, mode="legacy") as client:
-                    for _ in range(4):
-                        assert await client.list_tools()
+@pytest.mark.parametrize("kind", [StreamableHttpTransport, SSETransport])
+async def test_older_clients_work_behind_a_proxy_whose_gateways_take_turns(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: type[Any]
+) -> None:
+    async with team(monkeypatch, trusted_proxies=[ip_network("127.0.0.1")]) as made:
+        members = await made.both()
+        with nginx(tmp_path, *(each.address.removeprefix("http://") for each in members)) as proxy:
+            address = f"{proxy.address}/{'sse' if kind is SSETransport else 'mcp'}"
+            async with Client(kind(address, verify=proxy.trust), mode="legacy") as client:
+                for number in range(6):
+                    result = await client.call_tool("run_python_code", {"code": f"print({number})"})
+                    assert result.structured_content is not None
+                    assert result.structured_content["stdout"] == f"{number}\n"
+    assert sorted(len(each.backend.launcher.cells) for each in members) == [0, 1]
+    assert sum(each.passed_on() for each in members) > 1, "no request came to the other gateway"

@@ -50,6 +50,11 @@ The name of every object of this chart. No template spells a name itself.
 usage.{{ .Release.Namespace }}.{{ include "sandpod.fullname" . }}
 {{- end -}}
 
+{{/* The headless Service by which gateways find each other. */}}
+{{- define "sandpod.gateway.peers" -}}
+{{ include "sandpod.fullname" . }}-peers
+{{- end -}}
+
 {{- define "sandpod.gateway.metrics" -}}
 {{ include "sandpod.fullname" . }}-metrics
 {{- end -}}

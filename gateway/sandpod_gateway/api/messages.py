@@ -59,12 +59,12 @@ def refusal(body: bytes) -> Refusal | None:
     if len(body) > MAX_BYTES:
         return too_large(body)
     if _crowded(body):
-        return Refusal(_readable_id(body), INVALID_PARAMS, f"The message holds over {MAX_VALUES} values.")
+        return Refusal(readable_id(body), INVALID_PARAMS, f"The message holds over {MAX_VALUES} values.")
     try:
         message = pydantic_core.from_json(body, allow_inf_nan=False, cache_strings="none")
     except ValueError as error:
         text = f"The message is not readable JSON: {error}."[:256]
-        return Refusal(_readable_id(body), PARSE_ERROR, text, next_step=_RESEND)
+        return Refusal(readable_id(body), PARSE_ERROR, text, next_step=_RESEND)
     return _refusal_of(message)
 
 
@@ -90,7 +90,7 @@ def _refusal_of(message: Any) -> Refusal | None:
 def too_large(start: bytes) -> Refusal:
     """Return the refusal of a message that is too long to be read whole, by what was read of it."""
     step = "Call upload_file without content for a link that takes large files."
-    return Refusal(_readable_id(start), INVALID_REQUEST, f"The message is over {MAX_BYTES} bytes.", next_step=step)
+    return Refusal(readable_id(start), INVALID_REQUEST, f"The message is over {MAX_BYTES} bytes.", next_step=step)
 
 
 def _crowded(body: bytes) -> bool:
@@ -110,7 +110,8 @@ def _separators(text: bytes) -> int:
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
-def _readable_id(body: bytes) -> str | int | None:
+def readable_id(body: bytes) -> str | int | None:
+    """Return the id of a request that need not be readable, or as much of it as was read; None where none is found."""
     found = _ID_AT_START.match(body) or _ID_AT_END.search(body[-_TAIL:])
     try:
         value = json.loads(found[1]) if found is not None else None

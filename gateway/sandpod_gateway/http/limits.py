@@ -36,7 +36,7 @@ BODY_SECONDS: Final = 60.0  # for a body of 4 MiB over half a megabit a second
 MAX_BODIES: Final = 64 * 2**20  # bytes of one caller's requests in progress; each is kept until its answer
 IDLE_SECONDS: Final = 1800.0  # without a request, after which a session over streamable HTTP ends
 _WAIT: Final = "Wait for some of them to be answered."
-_STATEFUL: Final = frozenset({None, *HANDSHAKE_PROTOCOL_VERSIONS})  # for which the SDK makes a session
+STATEFUL: Final = frozenset({None, *HANDSHAKE_PROTOCOL_VERSIONS})  # for which the SDK makes a session
 
 
 @dataclass(eq=False)
@@ -212,7 +212,7 @@ class SessionLimit:
             return
         headers = Headers(scope=scope)
         session = headers.get(MCP_SESSION_ID_HEADER)
-        if self.always or (session is None and headers.get(MCP_PROTOCOL_VERSION_HEADER) in _STATEFUL):
+        if self.always or (session is None and headers.get(MCP_PROTOCOL_VERSION_HEADER) in STATEFUL):
             await self._open(owner, scope, receive, send)
         elif session is not None:
             await self._use(owner, session, scope, receive, send)

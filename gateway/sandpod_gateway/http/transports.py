@@ -27,6 +27,8 @@ from sandpod_gateway.http.attempts import Attempts
 from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.limits import BoundedBodies, OpenSessions, Requests, SessionLimit
 from sandpod_gateway.http.negotiation import coded, problem, refused
+from sandpod_gateway.http.peers import Peers, was_passed_on
+from sandpod_gateway.http.sessions import SESSION_ID, Sessions, SseSessions
 
 MCP_PATH: Final = "/mcp"
 SSE_PATH: Final = "/sse"
@@ -53,7 +55,9 @@ class Transports:
         attempts: Attempts,
         allow_query_key: bool,
         refusals: RefusedRequests,
+        peers: Peers,
     ) -> None:
+        self._peers = peers
         self._attempts = attempts
         self._refusals = refusals
         self._allow_query_key = allow_query_key
@@ -62,6 +66,7 @@ class Transports:
             path=MCP_PATH,
             middleware=[
                 Middleware(BoundedBodies, requests=requests, negotiates=True),
+                Middleware(Sessions, peers=peers),
                 Middleware(SessionLimit, sessions=sessions),
             ],
             session_idle_timeout=sessions.idle,
@@ -74,6 +79,7 @@ class Transports:
             mcp.auth,
             middleware=[
                 Middleware(BoundedBodies, requests=requests),
+                Middleware(SseSessions, peers=peers),
                 Middleware(SessionLimit, sessions=sessions, always=True),
             ],
             **guards,
@@ -91,7 +97,8 @@ class Transports:
         if isinstance(served, Response):
             await served(scope, receive, self._refusals.seen(scope, send))
             return
-        send = self._attempts.slowed(served, self._refusals.seen(served, send))
+        if not was_passed_on(scope):  # else the other gateway does so
+            send = self._attempts.slowed(served, self._refusals.seen(served, send))
         if served["path"] == MCP_PATH:
             await coded(self._streamable, served, receive, send)
         elif served["path"] == SSE_PATH:  # an endless answer, and a session
@@ -102,16 +109,15 @@ class Transports:
                 await coded(self._sse, served, receive, send)
 
     def _with_query(self, scope: Scope, served: Scope, send: Send) -> Send:
-        """Return a `send` for an SSE connection that passes the query of its request on to its messages' address."""
+        """Return a `send` for an SSE connection: its messages' address has its request's query, and its gateway."""
         kept = [(name, value) for name, value in _query(served) if name == TOOLS]
         kept += [(name, value) for name, value in _query(scope) if name == API_KEY and self._allow_query_key]
-        if not kept:
-            return send
-        waiting = [b"?" + urlencode(kept).encode("latin-1") + b"&session_id="]
+        known = f"{SESSION_ID}="
+        waiting = [f"{urlencode(kept)}{'&' if kept else ''}{known}{self._peers.prefix}".encode("latin-1")]
 
         async def send_on(message: Message) -> None:
             if waiting and (body := message.get("body")):  # the first event says where messages go
-                message = {**message, "body": body.replace(b"?session_id=", waiting.pop(), 1)}
+                message = {**message, "body": body.replace(known.encode(), waiting.pop(), 1)}
             await send(message)
 
         return send_on

@@ -12,16 +12,18 @@ from support.gateway.peers import until
 
 
 @asynccontextmanager
-async def listening(gateway: Gateway, settings: Settings, *, port: int = 0) -> AsyncIterator[str]:
+async def listening(
+    gateway: Gateway, settings: Settings, *, host: str = "127.0.0.1", port: int = 0
+) -> AsyncIterator[str]:
     """Serve a gateway as `sandpod serve` does; gives its address."""
-    with serve._listen("127.0.0.1", port, flag="--port") as listener:
+    with serve._listen(host, port, flag="--port") as listener:
         # One that takes no signals: they are for pytest.
         server = connections._Server(serve._uvicorn(gateway, settings, serve._certificate(gateway, settings)).config)
         async with gateway.running():
             task = asyncio.create_task(server.serve(sockets=[listener]))
             await until(lambda: server.started or task.done())
             try:
-                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+                yield f"http://{host}:{listener.getsockname()[1]}"
             finally:
                 server.should_exit = True
                 await task

@@ -23,8 +23,10 @@ def make_certificate(folder: Path, server: x509.GeneralName, *, hours: int = 1) 
     return _written(folder, [certificate], own.key)
 
 
-def make_chain(folder: Path, server: x509.GeneralName) -> tuple[Path, Path, Path]:
+def make_chain(folder: Path, server: x509.GeneralName, *, another: Path | None = None) -> tuple[Path, Path, Path]:
     """Write the certificate of a root, and of a server that an authority between the two has signed, with its key.
+
+    In the folder `another`, the same authority's certificate of another key for the same server.
 
     Returns:
         The files of the root, of the server's chain without it, and of the server's key.
@@ -34,6 +36,9 @@ def make_chain(folder: Path, server: x509.GeneralName) -> tuple[Path, Path, Path
     )
     own = _signed(last, between, ca=False, server=server)
     chain, key = _written(folder, [own, _signed(between, root, ca=True)], last.key)
+    if another is not None:
+        last = _signer(f"sandpod test server of {server.value}")
+        _written(another, [_signed(last, between, ca=False, server=server), _signed(between, root, ca=True)], last.key)
     (folder / "root.crt").write_bytes(_signed(root, root, ca=True).public_bytes(serialization.Encoding.PEM))
     return folder / "root.crt", chain, key
 
@@ -64,6 +69,7 @@ def _signed(
 
 def _written(folder: Path, chain: list[x509.Certificate], key: ec.EllipticCurvePrivateKey) -> tuple[Path, Path]:
     pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    folder.mkdir(exist_ok=True)
     (folder / "tls.crt").write_bytes(b"".join(each.public_bytes(pem) for each in chain))
     (folder / "tls.key").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
     return folder / "tls.crt", folder / "tls.key"

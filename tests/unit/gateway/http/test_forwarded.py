@@ -17,6 +17,8 @@ from sandpod_gateway.errors import StartError
 from sandpod_gateway.http import attempts
 from sandpod_gateway.http.connections import config
 from sandpod_gateway.http.forwarded import ForwardedHeaders
+from sandpod_gateway.http.peers import Peers, PeerSettings
+from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.settings import AuthSettings, Settings, load
 from support.gateway.fake_gateway import keys_file
 from support.gateway.peers import ENVELOPE, HEADERS
@@ -24,6 +26,7 @@ from support.gateway.peers import ENVELOPE, HEADERS
 PROXIES: Final = [ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("2001:db8::/32")]
 PROXY: Final = "10.0.0.1"
 STRANGER: Final = "192.0.2.66"
+NO_PEERS: Final = Peers(settings=PeerSettings(), metrics=Metrics(), port=1)
 
 
 async def seen(address: str | None, *headers: tuple[str, str]) -> tuple[str | None, str]:
@@ -36,7 +39,7 @@ async def seen(address: str | None, *headers: tuple[str, str]) -> tuple[str | No
     scope: dict[str, Any] = {"type": "http", "scheme": "http", "client": address and (address, 5)}
     scope["headers"] = [(name.encode(), value.encode("latin-1")) for name, value in headers]
     nothing: Any = None
-    await ForwardedHeaders(app, PROXIES)(scope, nothing, nothing)
+    await ForwardedHeaders(app, PROXIES, NO_PEERS)(scope, nothing, nothing)
     assert found[0].keys() == {"type", "scheme", "client", "headers"}
     client = found[0]["client"]
     return client and client[0], found[0]["scheme"]
@@ -135,7 +138,7 @@ def test_what_is_no_address_and_no_range_is_refused(value: str) -> None:
 
 def test_the_server_itself_believes_nobody_whatever_its_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
-    assert not config(ForwardedHeaders(_nothing, ()), most=1).proxy_headers
+    assert not config(ForwardedHeaders(_nothing, (), NO_PEERS), most=1).proxy_headers
 
 
 async def _nothing(_scope: Scope, _receive: Receive, _send: Send) -> None: ...

@@ -1,0 +1,209 @@
+"""The other gateways of an installation, and requests that are passed on to them.
+
+A name leads to the addresses of all gateways that are ready, as that of a headless Service does. A request goes, with
+its credential, to these addresses alone; with TLS, only to a gateway that has this one's own certificate.
+"""
+
+import asyncio
+import hashlib
+import secrets
+import socket
+import ssl
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from typing import Final
+
+import anyio
+import httpx2
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+from mcp_types import INTERNAL_ERROR
+from starlette.types import Receive, Scope, Send
+
+from sandpod_gateway.api.messages import Refusal, readable_id
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.strict_model import StrictModel
+from sandpod_gateway.http.certificates import MAX_FILE
+from sandpod_gateway.metrics import Metrics
+
+POLL_SECONDS: Final = 5.0  # between two looks for other gateways; as long as CoreDNS keeps an answer
+# A gateway sends something every 15 seconds while a call is in progress.
+_TIMEOUT: Final = httpx2.Timeout(connect=2, read=60, write=60, pool=None)
+_NO_REUSE: Final = httpx2.Limits(max_keepalive_connections=0)  # a kept connection may end with the next request
+# Of one connection, not of the request (RFC 9110, 7.6.1), or written anew.
+_NOT_PASSED: Final = frozenset(
+    (
+        *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
+        *(b"content-length", b"expect", b"x-forwarded-for", b"x-forwarded-proto"),
+    )
+)
+UNREACHABLE: Final = "unreachable"
+_PASSED_ON: Final = "sandpod.passed_on"  # in the scope of a request that another gateway has passed on
+
+
+class PeerSettings(StrictModel):
+    """The other gateways of one installation, for sessions of MCP clients before revision 2026-07-28."""
+
+    name: str | None = None
+    """Host name that leads to all gateways, as that of a headless Service; all listen on the same port. Default: there
+    is one gateway."""
+    address: IPv4Address | IPv6Address | None = None
+    """Address of this one among them."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Peers:
+    """The other gateways, as the last look found them; none without settings."""
+
+    settings: PeerSettings
+    metrics: Metrics
+    port: int  # that all gateways listen on
+    chain: Path | None = None  # file of the certificate chain that all gateways have, where they use TLS
+    others: frozenset[str] = field(default=frozenset(), init=False)  # addresses
+    _process: str = field(default_factory=lambda: secrets.token_hex(4), init=False)
+    _tls: ssl.SSLContext | None = field(default=None, init=False)
+
+    @property
+    def prefix(self) -> str:
+        """What the ids of sessions that begin here begin with: the gateway's place, and which process it is there."""
+        return f"{place_of(self.address)}{self._process}-"
+
+    @property
+    def address(self) -> str:
+        """The address of this gateway among them; empty where none is known."""
+        return str(self.settings.address or "")
+
+    async def refresh(self) -> None:
+        """Look for the others. Raises OSError: the name can't be looked up; those found before are kept."""
+        if self.settings.name is None:
+            return
+        if self.chain is not None:
+            self._tls = await asyncio.to_thread(_same_certificate, self.chain)
+        family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(
+                self.settings.name, self.port, family=family, type=socket.SOCK_STREAM
+            )
+        except socket.gaierror as error:
+            if error.errno not in {socket.EAI_NONAME, socket.EAI_NODATA}:
+                raise
+            found = []  # no gateway is ready
+        self.others = frozenset(str(each[4][0]) for each in found) - {self.address}
+
+    def home(self, session: str, place: str) -> str:
+        """Return the address of the gateway that has a session, by where it began; if that is gone, of its successor.
+
+        All gateways that know of the same others agree on it (rendezvous hashing).
+        """
+        gateways = self.others | {self.address}
+        return max(gateways, key=lambda each: (place_of(each) == place, _digest(f"{each} {session}")))
+
+    async def pass_on(self, address: str, body: bytes, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Have another gateway answer a request; return False if it can't be reached. The answer is streamed.
+
+        It is looked up as gone then, until the next look finds it again.
+        """
+        scheme, host = "http" if self.chain is None else "https", f"[{address}]" if ":" in address else address
+        query = scope["query_string"].decode("latin-1")
+        request = httpx2.Request(
+            scope["method"],
+            f"{scheme}://{host}:{self.port}{scope['path']}{query and '?' + query}",
+            headers=_passed(scope),
+            content=body,
+        )
+        transport = httpx2.AsyncHTTPTransport(
+            verify=self._tls or False, limits=_NO_REUSE, local_address=self.address or None
+        )
+        async with (
+            httpx2.AsyncClient(transport=transport, timeout=_TIMEOUT) as http,
+            anyio.create_task_group() as group,
+        ):
+            group.start_soon(_until_left, receive, group.cancel_scope)
+            result = await _relay(http, request, body, send)
+            group.cancel_scope.cancel()
+        self.metrics.passed_on.labels(result).inc()
+        if result == UNREACHABLE:
+            self.others -= {address}
+        return result != UNREACHABLE
+
+
+def place_of(address: str) -> str:
+    """Return what a session's id says of the gateway where it began, which does not tell clients its address."""
+    return _digest(address)[:8]
+
+
+def mark_passed_on(scope: Scope) -> None:
+    """Mark a request as one that another gateway has passed on."""
+    scope[_PASSED_ON] = True
+
+
+def was_passed_on(scope: Scope) -> bool:
+    """Return whether another gateway has passed a request on: it has counted it, and goes no further."""
+    return _PASSED_ON in scope
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _same_certificate(chain: Path) -> ssl.SSLContext:
+    """Return a context for connections to those who have this very certificate, whatever names it is for."""
+    with chain.open("rb") as file:
+        leaf = x509.load_pem_x509_certificates(file.read(MAX_FILE))[0]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.load_verify_locations(cadata=leaf.public_bytes(Encoding.PEM).decode())
+    return context
+
+
+def _passed(scope: Scope) -> list[tuple[bytes, bytes]]:
+    """Return the headers that go on, and whom the request is from."""
+    headers = [(name, value) for name, value in scope["headers"] if name not in _NOT_PASSED]
+    if (client := scope.get("client")) is not None:
+        headers.append((b"x-forwarded-for", client[0].encode()))
+    return [*headers, (b"x-forwarded-proto", scope["scheme"].encode())]
+
+
+async def _until_left(receive: Receive, scope: anyio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
+
+
+async def _relay(http: httpx2.AsyncClient, request: httpx2.Request, body: bytes, send: Send) -> str:
+    """Send a request, stream its answer, and return how that went."""
+    started = False
+    try:
+        async with aclosing(await http.send(request, stream=True)) as answer:
+            headers = [(name.lower(), value) for name, value in answer.headers.raw]
+            headers = [each for each in headers if each[0] not in _NOT_PASSED]
+            await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
+            started = True
+            async for part in answer.aiter_raw():
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+    except (httpx2.ConnectError, httpx2.ConnectTimeout):
+        return UNREACHABLE  # nothing was sent
+    except httpx2.HTTPError:
+        await _tell_lost(body, send, started=started)
+        return "lost"
+    return "answered"
+
+
+async def _tell_lost(body: bytes, send: Send, *, started: bool) -> None:
+    """Answer a request whose gateway ended before its answer, which may be a stream that has begun."""
+    step = "Look at what the call did, then call again."
+    text = "The gateway that answered this call ended."
+    answer = Refusal(readable_id(body), INTERNAL_ERROR, text, ErrorCode.BACKEND_ERROR, step).body()
+    if not started:
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": HTTPStatus.BAD_GATEWAY, "headers": headers})
+    elif body:  # after what may be part of an event
+        answer = b"\r\n\r\nevent: message\r\ndata: " + answer + b"\r\n\r\n"
+    else:
+        answer = b""
+    await send({"type": "http.response.body", "body": answer})
