@@ -98,6 +98,7 @@ class Gateway:
         account = partial(self._accounting.account_of_link, self._keys.caller_of_key)
         self._file_routes = FileRoutes(self._links, transfers, self._audit, account)
         self._loopback: str | None = None
+        self.ending = asyncio.Event()  # set when the server stops listening
         self._peers = Peers(settings=settings.peers, metrics=self.metrics, port=settings.port, chain=settings.tls.cert)
         self._installer = Installer(self._sandboxes, settings.packages)
         parts = Parts(
@@ -229,6 +230,7 @@ class Gateway:
             allow_query_key=settings.auth.allow_query_key,
             refusals=RefusedRequests(self._audit),
             peers=self._peers,
+            ending=self.ending,
         )
         # With keys, others reach this port: metrics are for the operators of the server.
         registry = self.metrics.registry if not self._has_callers and settings.metrics_port is None else None
