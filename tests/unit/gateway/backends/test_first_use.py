@@ -29,7 +29,8 @@ class Source:
         self.asked, self.read = asyncio.Event(), asyncio.Event()
         self._users: list[Callable[[Mapping[str, TenantState]], None]] = []
 
-    async def make(self, tenant: str) -> None:
+    async def make(self, tenant: str) -> bool:
+        new = tenant not in self.states
         self.made.append(tenant)
         if self.error is not None:
             raise self.error
@@ -37,6 +38,7 @@ class Source:
         if self.shows:
             self.set(tenant, TenantState(f"sbx-{tenant}" if self.provides else None))
         self.asked.set()
+        return new
 
     async def follow(self, use: Callable[[Mapping[str, TenantState]], None]) -> None:
         if self.error is not None:
