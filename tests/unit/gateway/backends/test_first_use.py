@@ -154,6 +154,24 @@ async def test_names_of_unknown_tenants_and_callers_of_known_ones_make_nothing(w
     assert world.source.made == []
 
 
+async def test_what_the_gateway_itself_asks_of_a_tenant_makes_none_and_not_again_one_that_was_removed(
+    world: World,
+) -> None:
+    backend, itself = await world.gateway(), owner_of("red", "")
+
+    async def is_refused() -> bool:
+        with pytest.raises(SandpodError) as error:
+            await backend.templates(itself)
+        return error.value.code == ErrorCode.FORBIDDEN
+
+    assert await is_refused()
+    await claim(backend, RED)
+    assert [each.name for each in await backend.templates(itself)] == ["default"]
+    world.source.set("red", None)
+    assert await is_refused()
+    assert world.source.made == ["red"]
+
+
 async def test_tenant_that_takes_too_long_is_unavailable_for_now_and_is_not_asked_for_again_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
