@@ -16,9 +16,11 @@ import pytest
 import pytest_asyncio
 
 from fakes.backend import FakeBackend
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth.callers import owner_of
 from sandpod_gateway.auth.oidc.answers import Introspection
+from sandpod_gateway.auth.oidc.claims import RefusedError
 from sandpod_gateway.auth.oidc.provider import PAUSE, REFRESH, Provider
 from sandpod_gateway.auth.oidc.settings import OidcSettings
 from sandpod_gateway.auth.oidc.tokens import OidcVerifier
@@ -88,6 +90,13 @@ def verifier_of(clock: Clock, **settings: Any) -> OidcVerifier:
     return OidcVerifier(chosen, AUDIENCE, from_it, Introspection(chosen, from_it, clock))
 
 
+def asking(client: Client, clock: Clock, folder: Path, **settings: Any) -> OidcVerifier:
+    """Return a verifier that asks the provider of tokens, as that client."""
+    (folder / "secret").write_text(client.own["client_secret"])
+    own = {"client_id": client.own["client_id"], "client_secret_file": folder / "secret"}
+    return verifier_of(clock, issuer=client.issuer, **own, **settings)
+
+
 @pytest.mark.promise("tokens-verified")
 async def test_token_that_is_signed_with_a_new_key_is_taken_and_so_is_one_of_the_old_key(issuer: str) -> None:
     clock = Clock()
@@ -113,10 +122,8 @@ async def test_token_that_the_provider_revokes_is_refused_within_the_seconds_of_
 ) -> None:
     clock = Clock()
     async with registered(issuer, "opaque") as client:
-        (tmp_path / "secret").write_text(client.own["client_secret"])
-        own = {"client_id": client.own["client_id"], "client_secret_file": tmp_path / "secret"}
-        more = {"introspection": {"opaque": True, "remember_seconds": 20}, "tenants": {"red": "red"}, "scopes": ["run"]}
-        verifier = verifier_of(clock, issuer=issuer, **own, **more)
+        asked = {"opaque": True, "remember_seconds": 20}
+        verifier = asking(client, clock, tmp_path, introspection=asked, tenants={"red": "red"}, scopes=["run"])
         revoked, other = [await client.token(f"{user}@red") for user in ("alice", "bob")]
         found = await verifier.verify(revoked)
         assert found is not None
@@ -127,6 +134,16 @@ async def test_token_that_the_provider_revokes_is_refused_within_the_seconds_of_
     assert await verifier.verify(revoked) is None
     assert await verifier.verify(other) is not None
     assert await verifier.verify("x" * 43) is None
+
+
+@pytest.mark.promise("token-revoked")
+async def test_token_of_which_the_provider_says_nothing_is_refused(issuer: str, tmp_path: Path) -> None:
+    async with registered(issuer) as client:
+        token = await client.token("alice")
+        assert await verifier_of(Clock(), issuer=issuer).verify(token) is not None
+        with pytest.raises(RefusedError) as refused:  # it introspects no JWTs
+            await asking(client, Clock(), tmp_path, introspection={}).verify(token)
+    assert refused.value.error.code == ErrorCode.BACKEND_UNAVAILABLE
 
 
 @pytest.mark.promise("tokens-while-down")
