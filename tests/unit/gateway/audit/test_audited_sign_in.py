@@ -120,6 +120,20 @@ async def test_user_who_has_no_place_here_is_counted(stack: AsyncExitStack, tmp_
     ]
 
 
+async def test_user_is_who_a_provider_without_id_tokens_says(stack: AsyncExitStack, tmp_path: Path) -> None:
+    endpoints = {"authorization": "authorize", "token": "token", "userinfo": "userinfo"}
+    bound = {"user_claim": "login", "required_claims": {"login": ("alice",)}}
+    team, client = await audited(stack, tmp_path, endpoints=endpoints, **bound)
+    await team.tokens(client)
+    team.issuer.user = "mallory"
+    await team.tokens(client)
+    await stack.aclose()
+    assert [each for each in of(tmp_path, "method", "user") if each[1] == "issue"] == [
+        ("sign_in", "issue", "user:alice"),
+        ("sign_in", "issue", None),
+    ]
+
+
 @pytest.mark.promise("audit-required")
 async def test_nobody_gets_a_token_while_a_required_record_can_not_be_written(
     stack: AsyncExitStack, tmp_path: Path
