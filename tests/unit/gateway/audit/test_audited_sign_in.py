@@ -122,7 +122,7 @@ async def test_user_who_has_no_place_here_is_counted(stack: AsyncExitStack, tmp_
 
 async def test_user_is_who_a_provider_without_id_tokens_says(stack: AsyncExitStack, tmp_path: Path) -> None:
     endpoints = {"authorization": "authorize", "token": "token", "userinfo": "userinfo"}
-    bound = {"user_claim": "login", "required_claims": {"login": ("alice",)}}
+    bound: dict[str, Any] = {"user_claim": "login", "required_claims": {"login": ("alice",)}}
     team, client = await audited(stack, tmp_path, endpoints=endpoints, **bound)
     await team.tokens(client)
     team.issuer.user = "mallory"
