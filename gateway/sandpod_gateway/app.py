@@ -249,7 +249,7 @@ class Gateway:
 
     def _sign_in_routes(self) -> Sequence[BaseRoute]:
         if isinstance(self._auth, SignIn):
-            return sign_in_routes(self._auth, self.metrics)
+            return sign_in_routes(self._auth, self.metrics, self._audit)
         return self._auth.get_well_known_routes(RESOURCE_PATH) if self._auth is not None else []
 
     def metrics_app(self) -> Starlette:

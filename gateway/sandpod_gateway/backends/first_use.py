@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol
 from cachetools import TTLCache
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.audit.act import event
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.backends.starting import try_start
 from sandpod_gateway.errors import SandpodError
@@ -35,8 +36,8 @@ class TenantState(NamedTuple):
 class TenantSource(Protocol):
     """Where tenants are made."""
 
-    async def make(self, tenant: str) -> None:
-        """Ask for a tenant; no-op where somebody has asked before. Raises SandpodError."""
+    async def make(self, tenant: str) -> bool:
+        """Ask for a tenant; return whether nobody has asked before. Raises SandpodError."""
 
     async def follow(self, use: Callable[[Mapping[str, TenantState]], None]) -> None:
         """Pass on all tenants, now and at each change. Raises SandpodError: backend_unavailable."""
@@ -133,7 +134,8 @@ class FirstUse:
             if len(self._known) >= self._limit:
                 message = f"This server has no tenant {tenant}, and as many as it may have."
                 raise SandpodError(ErrorCode.FORBIDDEN, message, next_step="Tell the administrator.")
-            await self._source.make(tenant)
+            if await self._source.make(tenant):
+                event("tenant", tenant=tenant)  # its user is the caller for whom this attempt was begun
         while True:
             news = self._news
             part = self._parts.get(tenant)

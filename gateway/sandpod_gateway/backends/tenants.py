@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.auth.callers import tenant_of
+from sandpod_gateway.auth.callers import tenant_of, user_of
 from sandpod_gateway.auth.key_source import KeySource
 from sandpod_gateway.auth.links import SecretStore
 from sandpod_gateway.auth.oidc.places import StatePlaces
@@ -206,7 +206,10 @@ class TenantBackend:
         tenant = tenant_of(owner)
         part = self._parts.get(tenant) if tenant else self._default
         if part is None and self._first_use is not None:
-            return _Part(tenant, await self._first_use.of_caller(tenant))
+            # Nothing is made for a tenant's templates that the gateway itself asks for, which is no user.
+            found = self._first_use.of_caller if user_of(owner) else self._first_use.find
+            if (backend := await found(tenant)) is not None:
+                return _Part(tenant, backend)
         if part is None or (self._required and not tenant):
             message = f"This server has no tenant {tenant}." if tenant else "Your key or token is of no tenant."
             step = "Ask the administrator for a key of a tenant that this server has."

@@ -18,7 +18,7 @@ from mcp_types import CallToolRequestParams, ContentBlock, ReadResourceRequestPa
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.audit.act import Act, bounded
 from sandpod_gateway.audit.log import AuditLog
-from sandpod_gateway.auth.callers import LOCAL_KEY_ID, TOKEN_KEY_ID
+from sandpod_gateway.auth.callers import facts_of
 from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import text_size
@@ -36,7 +36,6 @@ _SHOWN: Final = frozenset(
     }
 )
 _RESULT: Final = {"sandbox": "sandbox", "run_id": "run_id", "outcome": "run_outcome", "installation": "installation"}
-_OTHER_KEYS: Final = {LOCAL_KEY_ID: "none", TOKEN_KEY_ID: "token"}
 _STDIO: Final = "stdio"
 
 
@@ -98,13 +97,12 @@ def _not_found(act: Act) -> Iterator[None]:
 
 
 def _who() -> dict[str, Any]:
-    caller = current_caller()
-    key = _OTHER_KEYS.get(caller.key_id) or caller.key_id.hex()
+    facts = facts_of(current_caller())
     try:
         client = get_http_request().client
     except RuntimeError:  # no request over HTTP
-        return {"user": caller.owner, "key": key, "from": _STDIO}
-    return {"user": caller.owner, "key": key, "from": client.host if client is not None else "unknown"}
+        return {**facts, "from": _STDIO}
+    return {**facts, "from": client.host if client is not None else "unknown"}
 
 
 def _facts(result: ToolResult) -> dict[str, Any]:

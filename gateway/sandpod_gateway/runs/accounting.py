@@ -131,7 +131,8 @@ class Accounting:
             try:
                 templates = await self._backend.templates(owner_of(tenant, ""))
             except SandpodError as error:
-                logger.warning("the memory limits of templates can't be read: %s", error)
+                if error.code != ErrorCode.FORBIDDEN:  # as of a tenant that was removed
+                    logger.warning("the memory limits of templates can't be read: %s", error)
                 continue
             self._meter.memory.update(((tenant, each.name), each.memory) for each in templates)
 

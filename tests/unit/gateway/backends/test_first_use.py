@@ -29,7 +29,8 @@ class Source:
         self.asked, self.read = asyncio.Event(), asyncio.Event()
         self._users: list[Callable[[Mapping[str, TenantState]], None]] = []
 
-    async def make(self, tenant: str) -> None:
+    async def make(self, tenant: str) -> bool:
+        new = tenant not in self.states
         self.made.append(tenant)
         if self.error is not None:
             raise self.error
@@ -37,6 +38,7 @@ class Source:
         if self.shows:
             self.set(tenant, TenantState(f"sbx-{tenant}" if self.provides else None))
         self.asked.set()
+        return new
 
     async def follow(self, use: Callable[[Mapping[str, TenantState]], None]) -> None:
         if self.error is not None:
@@ -150,6 +152,24 @@ async def test_names_of_unknown_tenants_and_callers_of_known_ones_make_nothing(w
     await claim(backend, owner_of("chart", "alice"))
     await claim(backend, owner_of("", "alice"))
     assert world.source.made == []
+
+
+async def test_what_the_gateway_itself_asks_of_a_tenant_makes_none_and_not_again_one_that_was_removed(
+    world: World,
+) -> None:
+    backend, itself = await world.gateway(), owner_of("red", "")
+
+    async def is_refused() -> bool:
+        with pytest.raises(SandpodError) as error:
+            await backend.templates(itself)
+        return error.value.code == ErrorCode.FORBIDDEN
+
+    assert await is_refused()
+    await claim(backend, RED)
+    assert [each.name for each in await backend.templates(itself)] == ["default"]
+    world.source.set("red", None)
+    assert await is_refused()
+    assert world.source.made == ["red"]
 
 
 async def test_tenant_that_takes_too_long_is_unavailable_for_now_and_is_not_asked_for_again_at_once(
