@@ -16,6 +16,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Mount
 
+from sandpod_gateway.api.toolsets import ALL
 from sandpod_gateway.audit.log import AuditLog
 from sandpod_gateway.auth.api_keys import KeyFile
 from sandpod_gateway.auth.callers import LOCAL, LOCAL_KEY_ID
@@ -46,6 +47,9 @@ from sandpod_gateway.mcp.toolbox import Parts
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.periodic import every
+from sandpod_gateway.rest.app import Rest
+from sandpod_gateway.rest.files import RestFiles
+from sandpod_gateway.rest.operations import PREFIX as REST_PREFIX
 from sandpod_gateway.runs.accounting import Accounting
 from sandpod_gateway.runs.background import BackgroundRuns
 from sandpod_gateway.runs.service import Runs
@@ -84,7 +88,7 @@ class Gateway:
         self._auth = create_auth(self._keys, oidc, public_url, shared) if self._has_callers else None
         self._sign_in_keys = backend.sign_in_key_store() or MemoryStore()
         self.metrics = Metrics()
-        version = importlib.metadata.version("sandpod")
+        version = self._version = importlib.metadata.version("sandpod")
         self._audit = AuditLog(settings.audit, self.metrics, version)
         self._sandboxes = Sandboxes(backend, self.metrics, Meter(settings.quotas, self.metrics))
         self._accounting = Accounting(backend, self._sandboxes, settings.usage, self.metrics)
@@ -101,9 +105,10 @@ class Gateway:
         self.ending = asyncio.Event()  # set when the server stops listening
         self._peers = Peers(settings=settings.peers, metrics=self.metrics, port=settings.port, chain=settings.tls.cert)
         self._installer = Installer(self._sandboxes, settings.packages)
+        self._background = BackgroundRuns(self._sandboxes, limits)
         parts = Parts(
             runs=Runs(self._sandboxes, limits, self.metrics, self._installer),
-            background=BackgroundRuns(self._sandboxes, limits),
+            background=self._background,
             sandboxes=self._sandboxes,
             files=files,
             links=LinkMaker(files, self._links, expires=settings.links.expires, address=self._address),
@@ -218,17 +223,22 @@ class Gateway:
         limits, hosts = settings.limits, settings.allowed_hosts
         if hosts is None:
             hosts = ["*"] if self._has_callers else []  # besides loopback
+        origins, attempts = settings.allowed_origins or None, Attempts(self.metrics)
+        requests = Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics)
+        refusals = RefusedRequests(self._audit)
+        files = RestFiles(self._file_routes, settings.toolsets or ALL)
+        rest = Rest(self.mcp, self._background, requests, files, version=self._version)
         transports = Transports(
             self.mcp,
             hosts=hosts,
-            origins=settings.allowed_origins or None,
+            origins=origins,
             sessions=OpenSessions(
                 per_owner=limits.max_sessions_per_owner, in_all=limits.max_sessions, metrics=self.metrics
             ),
-            requests=Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics),
-            attempts=Attempts(self.metrics),
+            requests=requests,
+            attempts=attempts,
             allow_query_key=settings.auth.allow_query_key,
-            refusals=RefusedRequests(self._audit),
+            refusals=refusals,
             peers=self._peers,
             ending=self.ending,
         )
@@ -239,6 +249,10 @@ class Gateway:
                 *health_routes(self._backend.check, registry, hosts=None if self._has_callers else hosts),
                 *self._file_routes.routes(),
                 *self._sign_in_routes(),
+                Mount(
+                    REST_PREFIX,
+                    rest.app(self._auth, hosts=hosts, origins=origins, attempts=attempts, refusals=refusals),
+                ),
                 Mount("/", transports),
             ],
             middleware=_around(settings, self._peers),

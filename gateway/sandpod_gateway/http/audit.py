@@ -34,14 +34,15 @@ class RefusedRequests:
 
 @dataclass(frozen=True, slots=True)
 class LinkAudit:
-    """Records one request by a link, once its answer says whose link it is; one that nobody made is counted."""
+    """Records one request for a file, once its answer says whose it is; one of nobody's is counted."""
 
     app: ASGIApp
     log: AuditLog
+    event: str = "link"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
-        size, act = {"in": 0, "out": 0}, Act("link", {"from": client_of(scope), "key": "link"}, known=False)
+        size, act = {"in": 0, "out": 0}, Act(self.event, {"from": client_of(scope), "key": self.event}, known=False)
         complete = False
 
         async def receive_on() -> Message:

@@ -83,12 +83,11 @@ class FileRoutes:
             account = self.account(maker_id(request.query_params["token"]), owner, sandbox)
             holder = LinkHolder(owner, account)
             if method == "put":
-                size = await self._take(holder, sandbox, path, request.stream())
-                return JSONResponse({"sandbox": sandbox, "path": path, "size": size}, status_code=201)
+                return await self.take(request, holder, sandbox, path)
             self.transfers.files.sandboxes.meter.check_bytes(account)
             if method == "archive":
                 return await self._archive(holder, sandbox, path)
-            return await self._send(request, holder)
+            return await self.send(request, holder, sandbox, path)
         except SandpodError as error:
             note(error=error.code)
             return problem(error, headers=_SAFE_HEADERS)
@@ -105,18 +104,20 @@ class FileRoutes:
         }
         return StreamingResponse(_chained(await anext(parts), parts), headers=headers)
 
-    async def _take(self, holder: LinkHolder, sandbox: str, path: str, chunks: AsyncIterator[bytes]) -> int:
+    async def take(self, request: Request, holder: LinkHolder, sandbox: str, path: str) -> Response:
+        """Write a request's body to a file. Raises as `Transfers.write` does, rate_limited, or timeout."""
         if self._uploads[sandbox] >= MAX_UPLOADS:
             message = f"{MAX_UPLOADS} uploads into this sandbox are under way, the most at a time."
             raise SandpodError(ErrorCode.RATE_LIMITED, message, next_step="Wait for some of them to end.")
         self._uploads[sandbox] += 1
         try:
-            return await self.transfers.write(holder, sandbox, path, _timely(chunks))
+            size = await self.transfers.write(holder, sandbox, path, _timely(request.stream()))
+            return JSONResponse({"sandbox": sandbox, "path": path, "size": size}, status_code=201)
         finally:
             self._uploads -= Counter([sandbox])  # keeps no zeros
 
-    async def _send(self, request: Request, holder: LinkHolder) -> Response:
-        sandbox, path = request.path_params["sandbox"], request.path_params["path"]
+    async def send(self, request: Request, holder: LinkHolder, sandbox: str, path: str) -> Response:
+        """Return a file, or the part that a request asks for. Raises as `Transfers.look` does."""
         version = await self.transfers.look(holder.owner, sandbox, path)
         tag = f'"{version.mtime:.6f}-{version.size}"'
         kind, name = mime_type(path), quote(posixpath.basename(path), safe="")

@@ -184,7 +184,7 @@ def _resolved(scope: Scope, *, allow_query_key: bool) -> Scope | Response:
         "path": path,
         "raw_path": path.encode(),
         "query_string": urlencode(kept).encode("latin-1"),
-        "headers": _with_key(scope["headers"], key),
+        "headers": with_key(scope["headers"], key),
     }
 
 
@@ -192,7 +192,8 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
     return parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
 
 
-def _with_key(raw: list[tuple[bytes, bytes]], from_query: str | None) -> list[tuple[bytes, bytes]]:
+def with_key(raw: list[tuple[bytes, bytes]], from_query: str | None = None) -> list[tuple[bytes, bytes]]:
+    """Return a request's headers with its key where all of them are looked for: as a bearer token."""
     headers = MutableHeaders(raw=list(raw))
     key = headers.get("x-api-key") or from_query
     if key is not None and not headers.get("authorization", "").lower().startswith("bearer "):

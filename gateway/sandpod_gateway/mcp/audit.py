@@ -53,7 +53,7 @@ class AuditMiddleware(Middleware):
         arguments = context.message.arguments or {}
         code = next((arguments[name] for name in _CODE if isinstance(arguments.get(name), str)), None)
         shown = {name: bounded(value) for name, value in arguments.items() if name in _SHOWN and type(value) is str}
-        act = Act("call", _who(), code)
+        act = Act("call", who(), code)
         act.note(tool=context.message.name, parameters=shown or None, bytes_in=_size(arguments))
         act.note(language=shown.get("language"))
         async with self._log.recording(act):
@@ -73,7 +73,7 @@ class AuditMiddleware(Middleware):
         call_next: CallNext[ReadResourceRequestParams, ResourceResult],
     ) -> ResourceResult:
         """Record what is read."""
-        act = Act("read", _who())
+        act = Act("read", who())
         act.note(uri=str(context.message.uri))
         async with self._log.recording(act):
             try:
@@ -96,7 +96,8 @@ def _not_found(act: Act) -> Iterator[None]:
         raise
 
 
-def _who() -> dict[str, Any]:
+def who() -> dict[str, Any]:
+    """Return whose call it is, by which key, and where it comes from."""
     facts = facts_of(current_caller())
     try:
         client = get_http_request().client
