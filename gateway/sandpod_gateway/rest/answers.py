@@ -9,12 +9,21 @@ from fastmcp.tools.base import ToolResult
 from mcp_types import ImageContent
 from starlette.responses import JSONResponse, Response
 
-from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode, Problem
 from sandpod_gateway.content import Picture
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.rest.operations import PREFIX, Operation
 
 PROBLEM: Final = "application/problem+json"
+
+
+class ProblemDetails(Problem):
+    """A refused request."""
+
+    type: str = "about:blank"
+    title: str  # the status in words
+    status: int  # of HTTP
+    detail: str  # what went wrong, in a sentence
 
 
 def answer(result: ToolResult, operation: Operation) -> Response:
@@ -46,7 +55,7 @@ def problem(
 ) -> Response:
     """Return a refusal, from the fields of a `Problem`; its code decides on the status unless one is given."""
     status = status or HTTPStatus(ErrorCode(body["error"]).http_status)
-    details = {"type": "about:blank", "title": status.phrase, "status": int(status), "detail": body["message"], **body}
+    details = ProblemDetails(**body, title=status.phrase, status=status, detail=body["message"]).model_dump(mode="json")
     sent = dict(headers or {})
     if (seconds := body.get("retry_after_seconds")) is not None:
         sent["Retry-After"] = str(seconds)

@@ -1,6 +1,6 @@
 """The app below /api/v1: keys and bounds as for MCP, then each operation at its address."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from http import HTTPStatus
@@ -25,16 +25,15 @@ from sandpod_gateway.http.limits import Requests
 from sandpod_gateway.http.transports import with_key
 from sandpod_gateway.rest import answers
 from sandpod_gateway.rest.events import HEADERS, run_events
-from sandpod_gateway.rest.files import METHODS, PATH, RestFiles
+from sandpod_gateway.rest.files import METHODS, RestFiles
 from sandpod_gateway.rest.openapi import describe
-from sandpod_gateway.rest.operations import OPERATIONS, PREFIX, STARTED, Operation, program
+from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, RUNS, STARTED, Operation, program
 from sandpod_gateway.rest.requests import ACTS, need_owner, read_object, while_connected
 from sandpod_gateway.runs.background import BackgroundRuns
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-_LONG: Final = ":path"  # of an argument that may hold slashes
-_RUN: Final = Operation("POST", "/runs", "")
+_RUN: Final = Operation("POST", RUNS, "")
 
 
 class Rest:
@@ -59,20 +58,20 @@ class Rest:
         refusals: RefusedRequests,
     ) -> ASGIApp:
         """Return the ASGI app."""
+        endpoints: dict[str, dict[str, Endpoint]] = {RUNS: {"POST": self._run}, EVENTS: {"GET": self._events}}
+        for each in OPERATIONS:
+            endpoints.setdefault(each.path, {})[each.method] = partial(self._operate, each)
+        endpoints[FILE].update(dict.fromkeys(METHODS, self._files.answer))
         routes = [
-            Route("/openapi.json", self._described),
-            Route("/runs", _coded(self._run), methods=["POST"]),
-            Route(PATH, _coded(self._files.answer), methods=METHODS, middleware=self._files.audited()),
-            Route("/runs/{run_id}/events", _coded(self._events), methods=["GET"]),
-            *(
-                Route(
-                    each.path.replace("{path}", f"{{path{_LONG}}}"),
-                    _coded(partial(self._operate, each)),
-                    methods=[each.method],
-                )
-                for each in OPERATIONS
-            ),
+            Route(
+                path.replace("{path}", "{path:path}"),  # which may hold slashes
+                partial(_coded, of),
+                methods=list(of),
+                middleware=self._files.audited() if path == FILE else (),
+            )
+            for path, of in endpoints.items()
         ]
+        routes.append(Route("/openapi.json", self._described))
         guard = Middleware(HostOriginGuardMiddleware, allowed_hosts=hosts, allowed_origins=origins, mode="strict")
         signed = auth.get_middleware() if auth is not None else []
         app = Starlette(
@@ -134,19 +133,17 @@ class Rest:
         return StreamingResponse(events, media_type="text/event-stream", headers=HEADERS)
 
     async def _described(self, _: Request) -> Response:
-        return JSONResponse(await describe(self._mcp, self._version))
+        return JSONResponse(await describe(self._mcp, self._version, keyed=self._mcp.auth is not None))
 
 
-def _coded(endpoint: Endpoint) -> Endpoint:
-    async def answer(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except SandpodError as error:
-            return answers.refused(error)
-        except ClientDisconnect:
-            return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it
-
-    return answer
+async def _coded(endpoints: Mapping[str, Endpoint], request: Request) -> Response:
+    try:
+        method = request.method if request.method in endpoints else "GET"  # HEAD, which has the same answer
+        return await endpoints[method](request)
+    except SandpodError as error:
+        return answers.refused(error)
+    except ClientDisconnect:
+        return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it
 
 
 async def _unknown(_request: Request, _error: Exception) -> Response:

@@ -21,7 +21,6 @@ from sandpod_gateway.mcp.calls import chosen_toolsets
 from sandpod_gateway.rest.requests import ACTS, need_owner
 from sandpod_gateway.usage.amounts import account_of
 
-PATH: Final = "/sandboxes/{sandbox}/files/{path:path}"
 METHODS: Final = ("GET", "HEAD", "PUT")
 _TOOLSET: Final = "core"  # that of read_file and write_file
 

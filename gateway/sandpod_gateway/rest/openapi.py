@@ -7,11 +7,10 @@ from fastmcp import FastMCP
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from sandpod_gateway.api.results import Problem
 from sandpod_gateway.api.run_results import RunResult
 from sandpod_gateway.mcp.toolbox import SetTool
-from sandpod_gateway.rest.answers import PROBLEM
-from sandpod_gateway.rest.operations import OPERATIONS, PREFIX, STARTED, Operation
+from sandpod_gateway.rest.answers import PROBLEM, ProblemDetails
+from sandpod_gateway.rest.operations import EVENTS, OPERATIONS, PREFIX, RUNS, STARTED, Operation
 
 Schema = dict[str, Any]
 
@@ -23,10 +22,10 @@ _KEYS: Final = {
 }
 
 
-async def describe(mcp: FastMCP[Any], version: str) -> Schema:
-    """Return the description of what the caller may use."""
+async def describe(mcp: FastMCP[Any], version: str, *, keyed: bool) -> Schema:
+    """Return the description of what the caller may use; `keyed` where a key or token is needed."""
     tools = {tool.name: tool for tool in await mcp.list_tools() if isinstance(tool, SetTool)}
-    models: set[type[BaseModel]] = {tool.result for tool in tools.values()} | {Problem, RunResult}
+    models: set[type[BaseModel]] = {tool.result for tool in tools.values()} | {ProblemDetails, RunResult}
     wanted: Any = [(model, "serialization") for model in models]
     _, components = models_json_schema(wanted, ref_template=_REF)
     paths: dict[str, dict[str, Schema]] = {}
@@ -34,15 +33,15 @@ async def describe(mcp: FastMCP[Any], version: str) -> Schema:
         if (tool := tools.get(operation.tool)) is not None:
             path = paths.setdefault(operation.path, {})
             path[operation.method.lower()] = _operation(operation, tool)
-    if "/runs" in paths:
-        _add_run(paths["/runs"]["post"])
+    if RUNS in paths:
+        _add_run(paths[RUNS]["post"])
     if "/runs/{run_id}" in paths:
-        paths["/runs/{run_id}/events"] = {"get": _events(paths["/runs/{run_id}"]["get"])}
+        paths[EVENTS] = {"get": _events(paths["/runs/{run_id}"]["get"])}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Sandpod", "version": version},
         "servers": [{"url": PREFIX}],
-        "security": [{name: []} for name in _KEYS],
+        "security": [{name: []} for name in _KEYS] if keyed else [],
         "paths": paths,
         "components": {"schemas": components["$defs"], "securitySchemes": _KEYS},
     }
@@ -63,7 +62,7 @@ def _operation(operation: Operation, tool: SetTool) -> Schema:
         "parameters": parts,
         "responses": {
             str(int(operation.status)): _response(operation.status.phrase, "application/json", _ref(tool.result)),
-            "default": _response("Refused", PROBLEM, _ref(Problem)),
+            "default": _response("Refused", PROBLEM, _ref(ProblemDetails)),
         },
     }
     if operation.method == "POST":
@@ -98,7 +97,7 @@ def _add_run(described: Schema) -> None:
         "on when the connection ends. Python, JavaScript and shell take the arguments of their tools."
     )
     described["parameters"] += [
-        {"name": "Prefer", "in": "header", "schema": {"type": "string", "enum": ["respond-async"]}},
+        {"name": "Prefer", "in": "header", "schema": {"type": "string"}, "example": "respond-async"},
         {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string"}},
     ]
     described["responses"]["200"] = _response("OK", "application/json", _ref(RunResult))
@@ -114,7 +113,7 @@ def _events(read: Schema) -> Schema:
         "event is the cursor to go on from, which EventSource sends as Last-Event-ID.",
         "parameters": [each for each in read["parameters"] if each["name"] in {"run_id", "cursor"}],
         "responses": {
-            "200": _response("Events", "text/event-stream", {"type": "string"}),
+            "200": _response("Events", "text/event-stream", {}),
             "default": read["responses"]["default"],
         },
     }

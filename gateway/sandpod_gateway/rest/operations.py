@@ -9,6 +9,9 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.runs.request import OTHER_NAMES
 
 PREFIX: Final = "/api/v1"
+RUNS: Final = "/runs"
+EVENTS: Final = "/runs/{run_id}/events"
+FILE: Final = "/sandboxes/{sandbox}/files/{path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ OPERATIONS: Final = (
     Operation("GET", "/sandboxes/{sandbox}/contexts", "list_contexts"),
     Operation("DELETE", "/sandboxes/{sandbox}/contexts/{context}", "restart_context"),
     Operation("GET", "/sandboxes/{sandbox}/files", "list_files"),
-    Operation("DELETE", "/sandboxes/{sandbox}/files/{path}", "delete_file"),
+    Operation("DELETE", FILE, "delete_file"),
     Operation("POST", "/sandboxes/{sandbox}/moves", "move_file"),
     Operation("GET", "/sandboxes/{sandbox}/artifacts", "list_artifacts"),
     Operation("GET", "/sandboxes/{sandbox}/packages", "list_packages"),
@@ -42,7 +45,7 @@ OPERATIONS: Final = (
     Operation("DELETE", "/runs/{run_id}", "stop_run"),
     Operation("GET", "/installations/{installation}", "get_installation"),
 )
-STARTED: Final = Operation("POST", "/runs", "start_run", HTTPStatus.ACCEPTED, "/runs/{run_id}")
+STARTED: Final = Operation("POST", RUNS, "start_run", HTTPStatus.ACCEPTED, "/runs/{run_id}")
 """Where a request prefers not to wait (RFC 7240, `Prefer: respond-async`); else the run's result is the answer."""
 
 _PROGRAMS: Final = {"python": "run_python_code", "javascript": "run_js_code"}

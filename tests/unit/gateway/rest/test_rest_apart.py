@@ -14,8 +14,8 @@ import yaml
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.audit.settings import AuditSettings
-from sandpod_gateway.rest.files import METHODS, PATH
-from sandpod_gateway.rest.operations import OPERATIONS, PREFIX, STARTED
+from sandpod_gateway.rest.files import METHODS
+from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, STARTED
 from sandpod_gateway.settings import AuthSettings, Settings
 from support.gateway.fake_gateway import keys_file
 from support.gateway.server import listening
@@ -23,8 +23,8 @@ from support.gateway.server import listening
 # Each address with a method, the tool of its operation too.
 ROUTES: Final = [
     *((each.method, each.path) for each in (*OPERATIONS, STARTED)),
-    *((method, PATH.replace(":path", "")) for method in METHODS),
-    ("GET", "/runs/{run_id}/events"),
+    *((method, FILE) for method in METHODS),
+    ("GET", EVENTS),
 ]
 
 
@@ -169,3 +169,13 @@ async def test_each_request_leaves_a_record(tmp_path: Path) -> None:
         ("file", "get", "refused", 0),
         ("refused", None, None, None),
     ]
+
+
+async def test_an_address_says_which_methods_it_takes(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        for path in {path for _, path in ROUTES}:
+            answer = await here.send("ann", "OPTIONS", filled(path, "default"))
+            known = {method for method, other in ROUTES if other == path}
+            assert (answer.status_code, set(answer.headers["allow"].split(", ")) - {"HEAD"}) == (405, known - {"HEAD"})
+        assert (await here.send("ann", "HEAD", "/sandboxes")).status_code == 200
+        assert (await here.send("ann", "GET", "/nothing")).json()["error"] == "not_found"
