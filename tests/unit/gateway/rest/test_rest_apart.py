@@ -179,3 +179,15 @@ async def test_an_address_says_which_methods_it_takes(tmp_path: Path) -> None:
             assert (answer.status_code, set(answer.headers["allow"].split(", ")) - {"HEAD"}) == (405, known - {"HEAD"})
         assert (await here.send("ann", "HEAD", "/sandboxes")).status_code == 200
         assert (await here.send("ann", "GET", "/nothing")).json()["error"] == "not_found"
+
+
+@pytest.mark.promise("audit-recorded")
+async def test_every_operation_leaves_one_record(tmp_path: Path) -> None:
+    log = tmp_path / "audit"
+    async with place(tmp_path, audit=AuditSettings(sink="file", path=log)) as here:
+        await here.send("ann", "PUT", "/sandboxes/default/files/a", content=b"xyz")
+        for method, path in ROUTES:
+            await here.send("ann", method, filled(path, "default"), **body(method))
+    records = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert [each for each in records if each in {"call", "file", "refused"}].count("refused") == 0
+    assert len([each for each in records if each in {"call", "file"}]) == len(ROUTES) + 1
