@@ -31,7 +31,7 @@ from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, RU
 from sandpod_gateway.rest.requests import ACTS, need_owner, read_object, while_connected
 from sandpod_gateway.runs.background import BackgroundRuns
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 
 _RUN: Final = Operation("POST", RUNS, "")
 
@@ -63,12 +63,8 @@ class Rest:
             endpoints.setdefault(each.path, {})[each.method] = partial(self._operate, each)
         endpoints[FILE].update(dict.fromkeys(METHODS, self._files.answer))
         routes = [
-            Route(
-                path.replace("{path}", "{path:path}"),  # which may hold slashes
-                partial(_coded, of),
-                methods=list(of),
-                middleware=self._files.audited() if path == FILE else (),
-            )
+            # A file's path may hold slashes.
+            Route(path.replace("{path}", "{path:path}"), partial(_coded, of), methods=list(of))
             for path, of in endpoints.items()
         ]
         routes.append(Route("/openapi.json", self._described))
@@ -136,7 +132,7 @@ class Rest:
         return JSONResponse(await describe(self._mcp, self._version, keyed=self._mcp.auth is not None))
 
 
-async def _coded(endpoints: Mapping[str, Endpoint], request: Request) -> Response:
+async def _coded(endpoints: Mapping[str, Endpoint], request: Request) -> ASGIApp:
     try:
         method = request.method if request.method in endpoints else "GET"  # HEAD, which has the same answer
         return await endpoints[method](request)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Final
 
-from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.audit.act import note
@@ -18,6 +18,7 @@ from sandpod_gateway.http.routes import FileRoutes
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.audit import who
 from sandpod_gateway.mcp.calls import chosen_toolsets
+from sandpod_gateway.rest.answers import refused
 from sandpod_gateway.rest.requests import ACTS, need_owner
 from sandpod_gateway.usage.amounts import account_of
 
@@ -32,32 +33,37 @@ class RestFiles:
     routes: FileRoutes
     toolsets: frozenset[str]  # that the server's settings choose
 
-    def audited(self) -> list[Middleware]:
-        """Return what records each request."""
-        log = self.routes.audit
-        return [Middleware(LinkAudit, log=log, event="file")] if log.on else []
-
-    async def answer(self, request: Request) -> Response:
-        """Answer a request. Raises SandpodError."""
+    async def answer(self, request: Request) -> ASGIApp:
+        """Return the answer to a request, which is recorded once it is sent. Raises SandpodError (unauthorized)."""
         need_owner(request)
+        log = self.routes.audit
+        return LinkAudit(self._serve, log, event="file") if log.on else self._serve
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            answer = await self._answer(Request(scope, receive))
+        except SandpodError as error:
+            note(error=error.code)
+            answer = refused(error)
+        except ClientDisconnect:
+            return  # nobody reads it
+        await answer(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
         caller, writes = current_caller(), request.method == "PUT"
         sandboxes, account = self.routes.transfers.files.sandboxes, account_of(caller)
         name, path = request.path_params["sandbox"], request.path_params["path"]
         request.scope[ACTS].append(request.method)
         await self.routes.audit.begin(**who(), method=request.method.lower(), sandbox=name, path=path)
-        try:
-            self._check_scope(caller, writes=writes)
-            sandboxes.meter.call(account, caller.key_id)
-            given = None if name.strip().lower() == arguments.DEFAULT else name
-            sandbox = (await sandboxes.resolve(caller.owner, given, make=writes)).name
-            holder = LinkHolder(caller.owner, account)
-            if writes:
-                return await self.routes.take(request, holder, sandbox, path)
-            sandboxes.meter.check_bytes(account)
-            return await self.routes.send(request, holder, sandbox, path)
-        except SandpodError as error:
-            note(error=error.code)
-            raise
+        self._check_scope(caller, writes=writes)
+        sandboxes.meter.call(account, caller.key_id)
+        given = None if name.strip().lower() == arguments.DEFAULT else name
+        sandbox = (await sandboxes.resolve(caller.owner, given, make=writes)).name
+        holder = LinkHolder(caller.owner, account)
+        if writes:
+            return await self.routes.take(request, holder, sandbox, path)
+        sandboxes.meter.check_bytes(account)
+        return await self.routes.send(request, holder, sandbox, path)
 
     def _check_scope(self, caller: Caller, *, writes: bool) -> None:
         if _TOOLSET not in chosen_toolsets(self.toolsets) or (writes and caller.read_only):
