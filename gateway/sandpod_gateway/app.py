@@ -225,7 +225,6 @@ class Gateway:
                 per_owner=limits.max_sessions_per_owner, in_all=limits.max_sessions, metrics=self.metrics
             ),
             requests=Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics),
-            attempts=Attempts(self.metrics),
             allow_query_key=settings.auth.allow_query_key,
             refusals=RefusedRequests(self._audit),
             peers=self._peers,
@@ -239,7 +238,7 @@ class Gateway:
                 *self._sign_in_routes(),
                 Mount("/", transports),
             ],
-            middleware=_around(settings, self._peers),
+            middleware=_around(settings, self._peers, self.metrics),
             lifespan=transports.lifespan,
         )
         app.state.fastmcp_server = self.mcp  # whose name FastMCP's pages show
@@ -255,11 +254,12 @@ class Gateway:
         return Starlette(routes=[metrics_route(self.metrics.registry)])
 
 
-def _around(settings: Settings, peers: Peers) -> list[Middleware]:
+def _around(settings: Settings, peers: Peers, metrics: Metrics) -> list[Middleware]:
     """Return what every request over HTTP goes through first, the outermost first."""
     around = []
     if settings.trusted_proxies or settings.peers.name is not None:
         around.append(Middleware(ForwardedHeaders, trusted=settings.trusted_proxies, peers=peers))
+    around.append(Middleware(Attempts, metrics=metrics))
     if settings.allowed_origins:
         around.append(
             Middleware(
