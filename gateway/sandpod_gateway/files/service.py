@@ -191,10 +191,10 @@ class Files:
         meter.check_bytes(account, len(data), upload=True)
         fields = {"path": path, "overwrite": overwrite}
         record = await self.sandboxes.resolve(owner, sandbox)
-        meter.move(account, record.name, into=len(data))
-        await ask_runner(
-            self.sandboxes, record, lambda connection: connection.upload(fields, _parts(data)), again=overwrite
-        )
+        with meter.moving(account, record.name, files=len(data)):
+            await ask_runner(
+                self.sandboxes, record, lambda connection: connection.upload(fields, _parts(data)), again=overwrite
+            )
         self.metrics.file_bytes.labels("in").inc(len(data))
         digest = hashlib.sha256(data).hexdigest()
         hint = self.sandboxes.replaced(record.name)

@@ -16,7 +16,7 @@ async def claim(backend: Backend, meter: Meter, request: ClaimRequest) -> Sandbo
     Raises quota_exceeded, or the backend's refusal.
     """
     account = account_of(current_caller())
-    if not meter.limits_sandboxes(account) or await _is_there(backend, request):
+    if not meter.limits.bound_sandboxes(account) or await _is_there(backend, request):
         record = await backend.claim(request)
     else:
         # One that comes meanwhile, by a claim at the same time, is none of these.

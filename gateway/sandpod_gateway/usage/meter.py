@@ -12,6 +12,7 @@ from typing import Final
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.usage import live, quotas
 from sandpod_gateway.usage.amounts import GIB, SECOND, Account, Amounts, Scope
+from sandpod_gateway.usage.busy import BusyTimes
 from sandpod_gateway.usage.document import MAX_BACKGROUND, BackgroundRun, Document, SandboxUse, day_of
 from sandpod_gateway.usage.live import Live, Window
 from sandpod_gateway.usage.settings import QuotaSettings
@@ -31,21 +32,22 @@ class Meter:
         self.memory: dict[tuple[str, str], int] = {}  # bytes that sandboxes may use, by tenant and template
         self.changed = asyncio.Event()  # set with each change that others should see
         self.urgent = asyncio.Event()  # set with each that should be kept soon
-        self._limits = quotas.Limits(limits)
+        self.limits = quotas.Limits(limits)
         self._metrics = metrics
         self._accounts: dict[Account, Live] = {}
         self._runs = ScopeCounts()
         self._claims = ScopeCounts()
         self._calls: dict[Scope, Window] = {}
         self._background: dict[str, BackgroundRun] = {}  # those that are counted as going on
-        self._busy: dict[str, list[int]] = {}  # by sandbox: runs going on, and up to when they are counted
+        self._busy = BusyTimes(self._now, self._charge_busy)
+        self._held, self._held_uploads = ScopeCounts(), ScopeCounts()  # bytes that are on their way
         self._sums = self._others_sums = DaySums()
 
     def call(self, account: Account, key_id: bytes) -> None:
         """Count a call. Raises SandpodError: rate_limited."""
         now = self.clock()
         windows = []
-        for level, scope, quota in self._limits.of(account):
+        for level, scope, quota in self.limits.of(account):
             if (limit := quota.calls_per_minute) is not None:
                 made = self._calls.setdefault(scope, Window())
                 windows.append(made)
@@ -75,7 +77,7 @@ class Meter:
 
     def check_run(self, account: Account) -> None:
         """Raise rate_limited or quota_exceeded where the account may begin no run now."""
-        for level, scope, quota in self._limits.of(account):
+        for level, scope, quota in self.limits.of(account):
             limit = quota.concurrent_runs
             if limit is not None and self._runs[scope] + self.others.runs[scope] >= limit:
                 raise quotas.too_many_runs(level, limit)
@@ -87,9 +89,10 @@ class Meter:
     def check_bytes(self, account: Account, size: int = 0, *, upload: bool = False) -> None:
         """Raise quota_exceeded where the account may move nothing more today, or `upload`, or not so many bytes."""
         rooms = []
-        for level, scope, quota in self._limits.of(account):
+        for level, scope, quota in self.limits.of(account):
             used = self._today(scope)
-            moved, uploads = used.bytes_in + used.bytes_out, used.uploads
+            moved = used.bytes_in + used.bytes_out + self._held[scope]
+            uploads = used.uploads + self._held_uploads[scope]
             limits = [(quota.bytes_per_day, moved, "bytes in and out of sandboxes")]
             limits += [(quota.upload_bytes_per_day, uploads, "bytes of uploaded files")] if upload else []
             for limit, amount, what in limits:
@@ -103,11 +106,11 @@ class Meter:
     @contextmanager
     def busy(self, sandbox: str) -> Iterator[None]:
         """Count the time of a sandbox as one in which a run is going on, until the block is left."""
-        self._count_user(sandbox, 1)
+        self._busy.count(sandbox, 1)
         try:
             yield
         finally:
-            self._count_user(sandbox, -1)
+            self._busy.count(sandbox, -1)
 
     def ended(self, account: Account, sandbox: str, *, cpu: float, elapsed: float, moved: tuple[int, int]) -> None:
         """Count a run's end: seconds of processor time, seconds that it took, and bytes in and out."""
@@ -136,13 +139,27 @@ class Meter:
             self.ended(known.account, known.sandbox, cpu=used, elapsed=elapsed, moved=(0, written))
             self._follow_background()
 
-    def move(self, account: Account, sandbox: str, *, into: int = 0, out: int = 0, packages: int = 0) -> None:
-        """Count bytes of files and of packages before they go into a sandbox, or on from it.
+    def move(self, account: Account, sandbox: str, *, into: int = 0, out: int = 0) -> None:
+        """Count bytes of files before they go into a sandbox, or on from it.
 
         Raises SandpodError: quota_exceeded, where they are too many for today; then none of them counts.
         """
-        self.check_bytes(account, into + out + packages, upload=bool(into))
-        self._charge(account, Amounts(bytes_in=into + packages, uploads=into, bytes_out=out), sandbox)
+        self.check_bytes(account, into + out, upload=bool(into))
+        self._charge(account, Amounts(bytes_in=into, uploads=into, bytes_out=out), sandbox)
+
+    @contextmanager
+    def moving(self, account: Account, sandbox: str, *, files: int = 0, packages: int = 0) -> Iterator[None]:
+        """Hold room for bytes that go into a sandbox until the block is left; then they count. Raises as `move`."""
+        amounts = Amounts(bytes_in=files + packages, uploads=files)
+        self.check_bytes(account, amounts.bytes_in, upload=bool(files))
+        self._held.add(account, amounts.bytes_in)
+        self._held_uploads.add(account, amounts.uploads)
+        try:
+            yield
+            self._charge(account, amounts, sandbox)
+        finally:
+            self._held.add(account, -amounts.bytes_in)
+            self._held_uploads.add(account, -amounts.uploads)
 
     @contextmanager
     def claiming(self, account: Account, ended: Collection[str]) -> Iterator[None]:
@@ -151,7 +168,7 @@ class Meter:
         Raises SandpodError: quota_exceeded.
         """
         known = self.sandboxes(account[:1]).items()
-        for level, scope, quota in self._limits.of(account):
+        for level, scope, quota in self.limits.of(account):
             held = sum(1 for name, holder in known if holder[: level + 1] == scope and name not in ended)
             if (limit := quota.sandboxes) is not None and held + self._claims[scope] >= limit:
                 raise quotas.too_many_sandboxes(level, limit)
@@ -170,10 +187,6 @@ class Meter:
         """Return who holds a sandbox, as far as it is known."""
         own = self.document.sandboxes.get(sandbox)
         return own.account if own is not None else self.others.sandboxes.get(sandbox)
-
-    def limits_sandboxes(self, account: Account) -> bool:
-        """Return whether there is any limit of the account's sandboxes."""
-        return any(quota.sandboxes is not None for _, _, quota in self._limits.of(account))
 
     def claimed(self, account: Account, name: str, template: str, at: float) -> None:
         """Count the time of a sandbox that was claimed here, from a time in seconds since 1970."""
@@ -204,8 +217,7 @@ class Meter:
 
     def accrue_runs(self) -> None:
         """Count the time of runs that are going on."""
-        for name in list(self._busy):
-            self._count_busy(name)
+        self._busy.charge()
 
     def reset(self, document: Document) -> None:
         """Go on with another document of this gateway, which another one has added to."""
@@ -263,32 +275,21 @@ class Meter:
         self._live(account).runs += step
         self.changed.set()
 
-    def _count_user(self, sandbox: str, step: int) -> None:
-        """Count a run in a sandbox more, or less (-1)."""
-        self._count_busy(sandbox)
-        users = self._busy.setdefault(sandbox, [0, self._now()])
-        users[0] += step
-        if not users[0]:
-            del self._busy[sandbox]
-
     def _follow_background(self) -> None:
         """Count as going on the background runs that the document has, and no others."""
         now = self.document.background
         for run in self._background.keys() - now.keys():
             known = self._background.pop(run)
             self._count_run(known.account, -1)
-            self._count_user(known.sandbox, -1)
+            self._busy.count(known.sandbox, -1)
         for run in now.keys() - self._background.keys():
             self._background[run] = now[run]
             self._count_run(now[run].account, 1)
-            self._count_user(now[run].sandbox, 1)
+            self._busy.count(now[run].sandbox, 1)
 
-    def _count_busy(self, sandbox: str) -> None:
-        """Charge the time since the last look, in which runs were going on, to whose the sandbox is."""
-        if (busy := self._busy.get(sandbox)) is not None:
-            elapsed, busy[1], holder = max(0, self._now() - busy[1]), self._now(), self.holder(sandbox)
-            if holder is not None and elapsed:
-                self._charge(holder, Amounts(busy=elapsed), sandbox)
+    def _charge_busy(self, sandbox: str, elapsed: int) -> None:
+        if (holder := self.holder(sandbox)) is not None:
+            self._charge(holder, Amounts(busy=elapsed), sandbox)
 
     def _live(self, account: Account) -> Live:
         return self._accounts.setdefault(account, Live())

@@ -35,6 +35,10 @@ class Limits:
             self._known[account] = [(level, scope, quota) for level, (scope, quota) in both if quota != _NO_LIMIT]
         return self._known[account]
 
+    def bound_sandboxes(self, account: Account) -> bool:
+        """Return whether there is any limit of the account's sandboxes."""
+        return any(quota.sandboxes is not None for _, _, quota in self.of(account))
+
 
 def too_many_calls(level: int, limit: int, wait: int) -> SandpodError:
     """Return the refusal of a call; `level` is 0 for a tenant's limit, 1 for a user's, 2 for a key's."""

@@ -32,7 +32,7 @@ class Limited(Place):
     def use_up(self, leave: int) -> None:
         """Let somebody else of the account move all bytes of the day but so many."""
         meter = self.gateway._sandboxes.meter
-        [(_, _, quota)] = meter._limits.of(ACCOUNT)
+        [(_, _, quota)] = meter.limits.of(ACCOUNT)
         assert quota.bytes_per_day is not None
         [row] = meter.document.rows.values()
         meter.move(ACCOUNT, "sbx-other", out=quota.bytes_per_day - row.bytes_in - row.bytes_out - leave)
@@ -82,7 +82,8 @@ async def test_upload_that_says_its_size_is_refused_before_it_uses_anything_up()
     async with limited(upload_bytes_per_day=100) as place:
         await place.call("make_directory", path="d")
         link = await place.link("d/a.txt", method="put")
-        assert (await place.http.put(link, content=b"x" * 101)).status_code == 507
+        size = {"content-length": "101"}
+        assert (await place.http.put(link, content=chunks(b"x" * 60, b"x" * 41), headers=size)).status_code == 507
         assert (await place.http.put(link, content=b"x" * 100)).status_code == 201
 
 

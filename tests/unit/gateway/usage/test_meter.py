@@ -128,14 +128,29 @@ def test_bytes_and_uploads_of_a_day_are_limited(clock: Clock) -> None:
     with pytest.raises(SandpodError, match="Your key has used the 4000000 bytes of uploaded files"):
         counter.check_bytes(CI, upload=True)
     counter.check_bytes(CI, 6 * MEGABYTE)
-    for way in ("out", "packages"):
-        with pytest.raises(SandpodError, match="over the 6000000 bytes"):
-            counter.move(CI, "sbx-a", **{way: 6 * MEGABYTE + 1})
+    with pytest.raises(SandpodError, match="over the 6000000 bytes"):
+        counter.move(CI, "sbx-a", out=6 * MEGABYTE + 1)
     counter.ended(CI, "sbx-a", cpu=0, elapsed=1, moved=(MEGABYTE, 5 * MEGABYTE))
     for check in (counter.check_run, counter.check_bytes):
         with pytest.raises(SandpodError, match="You have used the 10000000 bytes in and out"):
             check(LAPTOP)
     counter.check_run(BOB)
+
+
+def test_bytes_on_their_way_have_room_that_nobody_else_gets_and_count_where_they_arrive(clock: Clock) -> None:
+    counter = meter(clock, per_user={"bytes_per_day": 10}, per_key={"upload_bytes_per_day": 8})
+    with counter.moving(CI, "sbx-a", packages=4), counter.moving(CI, "sbx-a", files=3):
+        for moved in ({"into": 4}, {"out": 4}):
+            with pytest.raises(SandpodError, match="over the 3 bytes"):
+                counter.move(LAPTOP, "sbx-a", **moved)
+        with pytest.raises(SandpodError, match="over the 3 bytes"), counter.moving(CI, "sbx-a", packages=4):
+            pass
+    row = counter.document.rows["2026-11-30", CI]
+    assert (row.bytes_in, row.uploads) == (7, 3)
+    with pytest.raises(ValueError, match="lost"), counter.moving(CI, "sbx-a", files=3):
+        raise ValueError("lost")
+    assert (row.bytes_in, row.uploads) == (7, 3)
+    counter.move(CI, "sbx-a", into=3)
 
 
 def test_run_holds_its_place_from_the_check_on_and_gives_it_back(clock: Clock) -> None:
