@@ -197,7 +197,8 @@ class Gateway:
         async with contextlib.AsyncExitStack() as stack:
             if self._settings.links.loopback:
                 try:
-                    app = Starlette(routes=self._file_routes.routes())
+                    slowed = Middleware(Attempts, metrics=self.metrics)
+                    app = Starlette(routes=self._file_routes.routes(), middleware=[slowed])
                     self._loopback = await stack.enter_async_context(serving_on_loopback(app))
                 except OSError as error:
                     logger.warning("there are no links, since no port can be had: %s", error)

@@ -98,7 +98,8 @@ def _address(scope: Scope) -> str:
 
 
 def _credential(scope: Scope) -> str | None:
-    """Return what a request's sender wants to be known by, from wherever it may stand; None where there is none."""
+    """Return a request's credential, from wherever it may stand; None where there is none."""
     headers, query = Headers(scope=scope), QueryParams(scope["query_string"])
-    places = (headers, "authorization"), (headers, "x-api-key"), (query, "api_key"), (query, "token")
-    return next((where[name] for where, name in places if name in where), None)
+    if scope["path"].startswith(_LINKS):
+        return query.get("token")
+    return headers.get("authorization") or headers.get("x-api-key") or query.get("api_key")
