@@ -203,7 +203,8 @@ class Gateway:
         async with contextlib.AsyncExitStack() as stack:
             if self._settings.links.loopback:
                 try:
-                    app = Starlette(routes=self._file_routes.routes())
+                    slowed = Middleware(Attempts, metrics=self.metrics)
+                    app = Starlette(routes=self._file_routes.routes(), middleware=[slowed])
                     self._loopback = await stack.enter_async_context(serving_on_loopback(app))
                 except OSError as error:
                     logger.warning("there are no links, since no port can be had: %s", error)
@@ -223,7 +224,7 @@ class Gateway:
         limits, hosts = settings.limits, settings.allowed_hosts
         if hosts is None:
             hosts = ["*"] if self._has_callers else []  # besides loopback
-        origins, attempts = settings.allowed_origins or None, Attempts(self.metrics)
+        origins = settings.allowed_origins or None
         requests = Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics)
         refusals = RefusedRequests(self._audit)
         files = RestFiles(self._file_routes, settings.toolsets or ALL)
@@ -236,7 +237,6 @@ class Gateway:
                 per_owner=limits.max_sessions_per_owner, in_all=limits.max_sessions, metrics=self.metrics
             ),
             requests=requests,
-            attempts=attempts,
             allow_query_key=settings.auth.allow_query_key,
             refusals=refusals,
             peers=self._peers,
@@ -251,11 +251,11 @@ class Gateway:
                 *self._sign_in_routes(),
                 Mount(
                     REST_PREFIX,
-                    rest.app(self._auth, hosts=hosts, origins=origins, attempts=attempts, refusals=refusals),
+                    rest.app(self._auth, hosts=hosts, origins=origins, refusals=refusals),
                 ),
                 Mount("/", transports),
             ],
-            middleware=_around(settings, self._peers),
+            middleware=_around(settings, self._peers, self.metrics),
             lifespan=transports.lifespan,
         )
         app.state.fastmcp_server = self.mcp  # whose name FastMCP's pages show
@@ -271,11 +271,12 @@ class Gateway:
         return Starlette(routes=[metrics_route(self.metrics.registry)])
 
 
-def _around(settings: Settings, peers: Peers) -> list[Middleware]:
+def _around(settings: Settings, peers: Peers, metrics: Metrics) -> list[Middleware]:
     """Return what every request over HTTP goes through first, the outermost first."""
     around = []
     if settings.trusted_proxies or settings.peers.name is not None:
         around.append(Middleware(ForwardedHeaders, trusted=settings.trusted_proxies, peers=peers))
+    around.append(Middleware(Attempts, metrics=metrics))
     if settings.allowed_origins:
         around.append(
             Middleware(

@@ -29,6 +29,7 @@ from sandpod_gateway.auth.oidc.settings import OidcSettings
 from sandpod_gateway.backends.local.backend import LocalBackend
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.backends.tenants import TenantBackend
+from sandpod_gateway.http import attempts
 from sandpod_gateway.mcp.compat.settings import CompatSettings
 from sandpod_gateway.packages.settings import PackageSettings
 from sandpod_gateway.settings import AuthSettings, LinkSettings, Settings
@@ -246,7 +247,10 @@ async def test_no_resource_or_prompt_shows_anothers_things_or_tells_them_from_no
 
 
 @pytest.mark.promise("tenants-apart", "owners-apart")
-async def test_no_route_shows_or_changes_anothers_files_or_tells_them_from_none(victim: Victim) -> None:
+async def test_no_route_shows_or_changes_anothers_files_or_tells_them_from_none(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "FREE", 10_000)  # refusals that are answered at once: these are many
     await victim.prepare()
     place, sandbox, tokens = victim.place, victim.things["sandbox"], ["", "x" * 43]
     async with place.client(OTHERS[0]) as other:

@@ -25,7 +25,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import TOOLS, expanded
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.http.attempts import Attempts
 from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.limits import BoundedBodies, OpenSessions, Requests, SessionLimit
 from sandpod_gateway.http.negotiation import coded, problem, refused
@@ -54,7 +53,6 @@ class Transports:
         origins: list[str] | None,
         sessions: OpenSessions,
         requests: Requests,
-        attempts: Attempts,
         allow_query_key: bool,
         refusals: RefusedRequests,
         peers: Peers,
@@ -62,7 +60,6 @@ class Transports:
     ) -> None:
         self._peers = peers
         self._ending = ending
-        self._attempts = attempts
         self._refusals = refusals
         self._allow_query_key = allow_query_key
         guards: dict[str, Any] = {"host_origin_protection": True, "allowed_hosts": hosts, "allowed_origins": origins}
@@ -102,7 +99,7 @@ class Transports:
             await served(scope, receive, self._refusals.seen(scope, send))
             return
         if not was_passed_on(scope):  # else the other gateway does so
-            send = self._attempts.slowed(served, self._refusals.seen(served, send))
+            send = self._refusals.seen(served, send)
         if served["path"] == MCP_PATH:
             streamable = (
                 self._streamable if scope["method"] != "GET" else partial(_standing, self._streamable, self._ending)

@@ -19,7 +19,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.http.attempts import Attempts
 from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.limits import Requests
 from sandpod_gateway.http.transports import with_key
@@ -54,7 +53,6 @@ class Rest:
         *,
         hosts: list[str],
         origins: list[str] | None,
-        attempts: Attempts,
         refusals: RefusedRequests,
     ) -> ASGIApp:
         """Return the ASGI app."""
@@ -83,7 +81,7 @@ class Rest:
             async def send_on(message: Message) -> None:
                 await (send if keyed[ACTS] else refused)(message)  # what became a call has a record as such
 
-            await app(keyed, receive, attempts.slowed(keyed, send_on))
+            await app(keyed, receive, send_on)
 
         return serve
 
