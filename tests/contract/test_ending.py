@@ -30,7 +30,7 @@ def call(tool: str, number: int, **arguments: object) -> dict[str, object]:
 @pytest.mark.promise("rolling-update")
 async def test_calls_in_a_session_are_answered_after_the_signal_and_its_standing_stream_ends() -> None:
     async with (
-        serving(*LOCAL, "--shutdown.calls=120", "--shutdown.drain=5") as (url, pid),
+        serving(*LOCAL, "--shutdown.calls=120", "--shutdown.drain=1") as (url, pid),
         httpx2.AsyncClient(headers=ACCEPT, timeout=PATIENCE) as client,
     ):
         answer = await client.post(url, json=INITIALIZE)

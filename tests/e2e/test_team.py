@@ -9,6 +9,7 @@ import json
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -84,7 +85,11 @@ class Member:
 
     async def work(self) -> None:
         """Run the program once more; its variables and files are from all rounds before."""
-        reply = await self.call("run_python_code", code=WORK, sandbox=self.sandbox, context="work")
+        try:
+            reply = await self.call("run_python_code", code=WORK, sandbox=self.sandbox, context="work")
+        except Exception as error:  # noqa: BLE001 - whatever a caller would see
+            self.failures.append(f"{datetime.now(UTC)}: {error!r}")
+            return
         self.rounds += 1
         if reply.data.get("stdout") != f"{self.rounds}\n":
             self.failures.append(repr(reply))
@@ -98,7 +103,7 @@ class Member:
             async with caller.connect() as session:
                 reply = await session.python("print('here')", sandbox=self.sandbox)
         except Exception as error:  # noqa: BLE001 - whatever a caller would see
-            self.failures.append(repr(error))
+            self.failures.append(f"{datetime.now(UTC)}: {error!r}")
             return
         if reply.data.get("stdout") != "here\n":
             self.failures.append(repr(reply))

@@ -60,7 +60,7 @@ def configure_logs(settings: Settings) -> None:
     library.propagate = True
     # These log each request or frame at info level.
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    for noisy in ("uvicorn.access", "httpx", "mcp", "fastmcp", "asyncio"):
+    for noisy in ("uvicorn.access", "httpx2", "mcp", "fastmcp", "asyncio"):
         logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
 
 
@@ -155,6 +155,7 @@ def _uvicorn(gateway: Gateway, settings: Settings, certificate: Certificate | No
         connections.config(
             gateway.http_app(),
             most=connections.most_connections(),
+            linger=settings.shutdown.drain,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=settings.shutdown.calls,
             ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,

@@ -40,6 +40,7 @@ class BoundedConnection(H11Protocol):
     """A connection that is closed when its request does not come, or when others need its place."""
 
     most: ClassVar[int]  # connections at a time
+    linger: ClassVar[float]  # seconds that an ending one waits for a request that its client may be about to send
     new: ClassVar[dict["BoundedConnection", None]]  # which wait for a first request, the oldest first
     idle: ClassVar[dict["BoundedConnection", None]]  # which wait for another request, the longest idle first
     last_call: ClassVar[float] = (
@@ -47,7 +48,7 @@ class BoundedConnection(H11Protocol):
     )
 
     _deadline: asyncio.TimerHandle | None = None
-    _last = False  # whether the connection ends with its next answer
+    _ending = False  # whether the connection is to end
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection, in place of one that waits where there are too many."""
@@ -64,14 +65,16 @@ class BoundedConnection(H11Protocol):
             self._leave()
             if self.scope["path"] not in PROBES and all(name != PASSED_ON for name, _ in self.headers):
                 type(self).last_call = self.loop.time()
-        elif self._deadline is None:
+        elif self._deadline is None or self._ending:
+            self._leave()
             self._start_timer()
 
     def on_response_complete(self) -> None:
         """Wait for the next request; what is left of this one's body is not waited for long."""
         super().on_response_complete()
-        if self._last:
-            self.shutdown()
+        if self._ending and not self.transport.is_closing():
+            # The answer began before clients were told to go: this one may send its next request at this moment.
+            self._deadline = self.loop.call_later(self.linger, self.shutdown)
         elif not self._serving():
             self.idle[self] = None
 
@@ -83,8 +86,8 @@ class BoundedConnection(H11Protocol):
     def shutdown(self) -> None:
         """Close the connection, after its answer where a request is in progress, or has arrived and is not read yet."""
         unread = any(ioctl(self.transport.get_extra_info("socket").fileno(), termios.FIONREAD, bytes(4)))
-        self._last = unread and not self._serving()
-        if not self._last:
+        self._ending = True
+        if not unread and not self._serving():
             super().shutdown()
 
     def _serving(self) -> bool:
@@ -102,12 +105,13 @@ class BoundedConnection(H11Protocol):
             self._deadline = None
 
 
-def config(app: ASGIApp, *, most: int, **options: Any) -> uvicorn.Config:
+def config(app: ASGIApp, *, most: int, linger: float = 0, **options: Any) -> uvicorn.Config:
     """Return what all servers have in common: so many connections at most, no log and no name of their own.
 
+    `linger` is how long, seconds, a connection without a request stays open whose answer was not said to be the last.
     Forwarded headers are the app's matter: uvicorn would trust whoever an environment variable names.
     """
-    http = type("Connection", (BoundedConnection,), {"most": most, "new": {}, "idle": {}})
+    http = type("Connection", (BoundedConnection,), {"most": most, "linger": linger, "new": {}, "idle": {}})
     own: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False, "proxy_headers": False}
     return uvicorn.Config(app, http=http, ws="none", **own, **options)
 

@@ -5,9 +5,11 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from typing import Any
 
 import httpx2
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
@@ -109,3 +111,41 @@ async def test_a_server_ends_at_once_where_nothing_else_is_set() -> None:
         server.should_exit = True
         await asyncio.wait_for(asyncio.shield(task), 10)
         assert server._asked is None
+
+
+@pytest.mark.promise("rolling-update")
+async def test_request_that_follows_an_answer_which_ends_after_the_server_stopped_to_listen_has_its_answer() -> None:
+    """As of a proxy that keeps the connection: the first answer began before anybody was told to go."""
+    settings = Settings(shutdown=ShutdownSettings(drain=3600, calls=3600))
+    gateway, going_on = Gateway(settings, FakeBackend()), asyncio.Event()
+    server = serve._uvicorn(gateway, settings, None)
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == "/slow":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+            await going_on.wait()
+            await send({"type": "http.response.body", "body": b"done"})
+        else:
+            await app(scope, receive, send)
+
+    app: Any = server.config.app
+    served: Any = slow
+    server.config.app = served
+    async with serving(server, gateway) as (client, task):
+        host, port = client.base_url.host, client.base_url.port
+        reader, writer = await asyncio.open_connection(host, port)
+        with contextlib.closing(writer):
+            writer.write(f"GET /slow HTTP/1.1\r\nhost: {host}\r\n\r\n".encode())
+            assert b"connection: close" not in await reader.readuntil(b"begun")
+            server.should_exit = True
+            await until(lambda: server._asked is not None)
+            server.drain = 0
+            await until(lambda: not server.servers[0].is_serving())
+            going_on.set()
+            await reader.readuntil(b"0\r\n\r\n")
+            writer.write(f"GET /healthz HTTP/1.1\r\nhost: {host}\r\n\r\n".encode())
+            answer = await asyncio.wait_for(reader.read(), 10)
+            assert b"connection: close" in answer
+            assert answer.endswith(b"ok\n")
+        await asyncio.wait_for(asyncio.shield(task), 10)
