@@ -1,5 +1,6 @@
 """Installations at two gateways of the same sandboxes, as a team's endpoint has them."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -110,6 +111,26 @@ async def test_one_that_a_gateway_leaves_as_it_ends_is_known_to_be_interrupted_a
         )
         assert (await other.python("import greet"))["outcome"] == "error"
         assert (await other.install("greet"))["status"] == "success"
+
+
+@pytest.mark.promise("installations-anywhere")
+async def test_one_that_its_gateway_has_lost_is_known_to_be_interrupted_within_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sandpod_gateway.packages.talk._STREAMS", 1)
+    async with team() as (one, other, index):
+        index.add("greet", "1.0")
+        index.hold.clear()
+        begun = await one.install("greet", wait=0)
+        await until(lambda: bool(index.asked))
+        connection = one.gateway._sandboxes._slots[begun["sandbox"]].connection
+        assert connection is not None
+        await connection.close()
+        ended = await other.get(begun)
+        assert (ended["status"], ended["error"]) == ("failed", "cancelled")
+        again = asyncio.create_task(other.install("greet"))
+        index.hold.set()
+        assert (await again)["status"] == "success"
 
 
 async def test_an_installation_goes_on_over_another_stream_while_it_waits_and_while_packages_are_sent(

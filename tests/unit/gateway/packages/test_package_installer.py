@@ -174,8 +174,10 @@ async def test_what_a_gateway_leaves_undone_is_marked_before_it_ends(pair: Pair)
     pair.index.open.clear()
     begun = await pair.install(0, "greet", wait=0)
     await until(lambda: pair.index.asked == ["greet"])
+    waiting = await pair.install(0, "second", wait=0)
     await pair.gateways[0]._installer.close()
-    assert failed(await pair.get(1, begun["installation"], wait=0)) == ("cancelled", "Call install_packages again.")
+    for each in (begun, waiting):
+        assert failed(await pair.get(1, each["installation"], wait=0)) == ("cancelled", "Call install_packages again.")
     assert not pair.installer.turn.locked()
 
 
