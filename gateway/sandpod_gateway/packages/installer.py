@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 IN_PROGRESS: Final = 8  # installations in one sandbox at once, and of one caller at one gateway
 LONGEST: Final = 3600.0  # seconds of an installation, with all that it waits for
+_LAST_WORDS: Final = 5.0  # seconds in which sandboxes can be told that their installations are interrupted
 _REMEMBERED: Final = 256  # sandboxes whose added packages are
 
 
@@ -75,10 +76,9 @@ class Installer:
 
     async def close(self) -> None:
         """Interrupt what goes on here, which its sandboxes learn, and close the cache."""
-        work = list(self._work)
-        for task in work:
+        for task in self._work:
             task.cancel()
-        await asyncio.gather(*work, return_exceptions=True)
+        await self.finish(_LAST_WORDS)
         self._cache.close()
 
     def check(self, packages: list[str], language: str) -> list[Any]:
