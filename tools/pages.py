@@ -5,7 +5,7 @@ A part stands between two comments, and its first comment names what belongs the
     <!-- generated: examples/hello.py -->     a file of examples/ or manifests/, as a code block
     <!-- generated: promises isolation -->    promises of tests/promises.toml with the tests that prove them
     <!-- generated: settings gateway -->      settings of the gateway or the operator
-    <!-- generated: tools -->                 and `conditions`, `reasons`
+    <!-- generated: tools -->                 and `rest`, `conditions`, `reasons`
     <!-- end -->
 
 So every page is whole where it is read, on GitHub as on the built site.
@@ -30,6 +30,7 @@ from sandpod_api.conditions import ADVICE, MEANINGS, SENTENCES, Reason
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.backends.local.settings import LocalSettings
+from sandpod_gateway.rest.operations import OPERATIONS, STARTED
 from sandpod_gateway.settings import Settings
 from sandpod_operator.settings import OperatorSettings
 
@@ -113,6 +114,12 @@ def tools_reference(_: str) -> str:
     return "\n\n".join(parts)
 
 
+def rest_reference(_: str) -> str:
+    """Return each operation of the REST API with its tool."""
+    rows = [(f"`{each.method} {each.path}`", f"`{each.tool}`") for each in (*OPERATIONS, STARTED)]
+    return table(("Request", "Tool"), *rows)
+
+
 def settings_reference(program: str) -> str:
     """Return every setting of the gateway or the operator with its default."""
 
@@ -146,6 +153,7 @@ def reason_table(_: str) -> str:
 PARTS: Final[dict[str, Callable[[str], str]]] = {
     "promises": promise_table,
     "tools": tools_reference,
+    "rest": rest_reference,
     "settings": settings_reference,
     "conditions": condition_table,
     "reasons": reason_table,

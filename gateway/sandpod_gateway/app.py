@@ -16,6 +16,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Mount
 
+from sandpod_gateway.api.toolsets import ALL
 from sandpod_gateway.audit.log import AuditLog
 from sandpod_gateway.auth.api_keys import KeyFile
 from sandpod_gateway.auth.callers import LOCAL, LOCAL_KEY_ID
@@ -46,6 +47,9 @@ from sandpod_gateway.mcp.toolbox import Parts
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.periodic import every
+from sandpod_gateway.rest.app import Rest
+from sandpod_gateway.rest.files import RestFiles
+from sandpod_gateway.rest.operations import PREFIX as REST_PREFIX
 from sandpod_gateway.runs.accounting import Accounting
 from sandpod_gateway.runs.background import BackgroundRuns
 from sandpod_gateway.runs.service import Runs
@@ -84,7 +88,7 @@ class Gateway:
         self._auth = create_auth(self._keys, oidc, public_url, shared) if self._has_callers else None
         self._sign_in_keys = backend.sign_in_key_store() or MemoryStore()
         self.metrics = Metrics()
-        version = importlib.metadata.version("sandpod")
+        version = self._version = importlib.metadata.version("sandpod")
         self._audit = AuditLog(settings.audit, self.metrics, version)
         self._sandboxes = Sandboxes(backend, self.metrics, Meter(settings.quotas, self.metrics))
         self._accounting = Accounting(backend, self._sandboxes, settings.usage, self.metrics)
@@ -98,11 +102,13 @@ class Gateway:
         account = partial(self._accounting.account_of_link, self._keys.caller_of_key)
         self._file_routes = FileRoutes(self._links, transfers, self._audit, account)
         self._loopback: str | None = None
+        self.ending = asyncio.Event()  # set when the server stops listening
         self._peers = Peers(settings=settings.peers, metrics=self.metrics, port=settings.port, chain=settings.tls.cert)
         self._installer = Installer(self._sandboxes, settings.packages)
+        self._background = BackgroundRuns(self._sandboxes, limits)
         parts = Parts(
             runs=Runs(self._sandboxes, limits, self.metrics, self._installer),
-            background=BackgroundRuns(self._sandboxes, limits),
+            background=self._background,
             sandboxes=self._sandboxes,
             files=files,
             links=LinkMaker(files, self._links, expires=settings.links.expires, address=self._address),
@@ -201,7 +207,8 @@ class Gateway:
         async with contextlib.AsyncExitStack() as stack:
             if self._settings.links.loopback:
                 try:
-                    app = Starlette(routes=self._file_routes.routes())
+                    slowed = Middleware(Attempts, metrics=self.metrics)
+                    app = Starlette(routes=self._file_routes.routes(), middleware=[slowed])
                     self._loopback = await stack.enter_async_context(serving_on_loopback(app))
                 except OSError as error:
                     logger.warning("there are no links, since no port can be had: %s", error)
@@ -221,18 +228,23 @@ class Gateway:
         limits, hosts = settings.limits, settings.allowed_hosts
         if hosts is None:
             hosts = ["*"] if self._has_callers else []  # besides loopback
+        origins = settings.allowed_origins or None
+        requests = Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics)
+        refusals = RefusedRequests(self._audit)
+        files = RestFiles(self._file_routes, settings.toolsets or ALL)
+        rest = Rest(self.mcp, self._background, requests, files, version=self._version)
         transports = Transports(
             self.mcp,
             hosts=hosts,
-            origins=settings.allowed_origins or None,
+            origins=origins,
             sessions=OpenSessions(
                 per_owner=limits.max_sessions_per_owner, in_all=limits.max_sessions, metrics=self.metrics
             ),
-            requests=Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics),
-            attempts=Attempts(self.metrics),
+            requests=requests,
             allow_query_key=settings.auth.allow_query_key,
-            refusals=RefusedRequests(self._audit),
+            refusals=refusals,
             peers=self._peers,
+            ending=self.ending,
         )
         # With keys, others reach this port: metrics are for the operators of the server.
         registry = self.metrics.registry if not self._has_callers and settings.metrics_port is None else None
@@ -241,9 +253,13 @@ class Gateway:
                 *health_routes(self._backend.check, registry, hosts=None if self._has_callers else hosts),
                 *self._file_routes.routes(),
                 *self._sign_in_routes(),
+                Mount(
+                    REST_PREFIX,
+                    rest.app(self._auth, hosts=hosts, origins=origins, refusals=refusals),
+                ),
                 Mount("/", transports),
             ],
-            middleware=_around(settings, self._peers),
+            middleware=_around(settings, self._peers, self.metrics),
             lifespan=transports.lifespan,
         )
         app.state.fastmcp_server = self.mcp  # whose name FastMCP's pages show
@@ -251,7 +267,7 @@ class Gateway:
 
     def _sign_in_routes(self) -> Sequence[BaseRoute]:
         if isinstance(self._auth, SignIn):
-            return sign_in_routes(self._auth, self.metrics)
+            return sign_in_routes(self._auth, self.metrics, self._audit)
         return self._auth.get_well_known_routes(RESOURCE_PATH) if self._auth is not None else []
 
     def metrics_app(self) -> Starlette:
@@ -259,11 +275,12 @@ class Gateway:
         return Starlette(routes=[metrics_route(self.metrics.registry)])
 
 
-def _around(settings: Settings, peers: Peers) -> list[Middleware]:
+def _around(settings: Settings, peers: Peers, metrics: Metrics) -> list[Middleware]:
     """Return what every request over HTTP goes through first, the outermost first."""
     around = []
     if settings.trusted_proxies or settings.peers.name is not None:
         around.append(Middleware(ForwardedHeaders, trusted=settings.trusted_proxies, peers=peers))
+    around.append(Middleware(Attempts, metrics=metrics))
     if settings.allowed_origins:
         around.append(
             Middleware(

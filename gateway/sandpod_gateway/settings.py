@@ -89,7 +89,7 @@ class ShutdownSettings(StrictModel):
     drain: Annotated[int, Field(ge=0, le=DAY)] = 0
     """Without a new call, before it stops listening. Meanwhile everything is answered, and each answer closes its
     connection, so that clients and proxies connect to another server. If calls go on coming, it waits for half of
-    `calls` more."""
+    `calls` more. It should be longer than proxies keep an idle connection."""
     calls: Annotated[int, Field(ge=1, le=DAY)] = 10
     """For calls in progress, from the end of `drain` on."""
 

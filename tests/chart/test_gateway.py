@@ -185,7 +185,7 @@ def test_helm_test_runs_where_the_gateway_may_and_leaves_nothing_when_it_passed(
 @pytest.mark.parametrize(("period", "calls"), [(60, 50), (3600, 3590), (15, 5), (1, 1)])
 def test_gateway_that_stops_is_done_before_kubernetes_ends_it(tmp_path: Path, period: int, calls: int) -> None:
     value = f"gateway.terminationGracePeriodSeconds={period}"
-    assert settings(tmp_path, value).shutdown == ShutdownSettings(drain=5, calls=calls)
+    assert settings(tmp_path, value).shutdown == ShutdownSettings(drain=6, calls=calls)
     assert pod(value)["spec"]["terminationGracePeriodSeconds"] == period
 
 

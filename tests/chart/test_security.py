@@ -262,6 +262,10 @@ def test_gateways_find_and_reach_each_other() -> None:
     service = only(manifests, "Service", "sandpod-peers")["spec"]
     labels = only(manifests, "Deployment", "sandpod-gateway")["spec"]["template"]["metadata"]["labels"]
     assert service["clusterIP"] == "None"
+    [gateway] = only(manifests, "Deployment", "sandpod-gateway")["spec"]["template"]["spec"]["containers"]
+    env = {each["name"]: each for each in gateway["env"]}
+    assert env["SANDPOD_PEERS__NAME"]["value"] == "sandpod-peers"
+    assert env["SANDPOD_PEERS__ADDRESS"]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
     assert service["selector"].items() <= labels.items()
     (rule,) = only(manifests, "NetworkPolicy", "sandpod-gateway")["spec"]["egress"][2:3]
     assert rule["to"][0]["podSelector"]["matchLabels"].items() <= labels.items()

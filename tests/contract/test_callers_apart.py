@@ -4,6 +4,7 @@ What is tried is made from the server's own lists, see `support.gateway.walk`. T
 """
 
 import secrets
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -24,15 +25,19 @@ from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth.api_keys import KeyFile, make_key
 from sandpod_gateway.auth.callers import owner_of
+from sandpod_gateway.auth.oidc.settings import OidcSettings
 from sandpod_gateway.backends.local.backend import LocalBackend
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.backends.tenants import TenantBackend
+from sandpod_gateway.http import attempts
 from sandpod_gateway.mcp.compat.settings import CompatSettings
 from sandpod_gateway.packages.settings import PackageSettings
-from sandpod_gateway.settings import AuthSettings, Settings
+from sandpod_gateway.settings import AuthSettings, LinkSettings, Settings
 from support.gateway.peers import ACCEPT, ENVELOPE, HEADERS, INITIALIZE, PING, call
 from support.gateway.server import listening
 from support.gateway.walk import CONTEXT, FILE, KEY, MAKES, NAME, SECRET, TELNET, Try, blank, never, tries
+from support.ports import free_port
+from support.servers.issuer import AUDIENCE, Issuer, provided
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
 
@@ -44,6 +49,7 @@ CALLERS: Final = {
     "tenant that there is not": ("c", "alice"),
 }
 OTHERS: Final = list(CALLERS)[1:]
+SIGNED_IN: Final = OTHERS[0]  # with a token of a provider; all others have keys
 FOREVER: Final = "import sys, time\nsys.stdout.write('begun\\n')\nwhile True: time.sleep(60)"
 NAMES: Final = ("sandbox", "name")  # by which a sandbox may be named
 _LAST: Final = {"close_sandbox": 1, "sandbox_close_session": 1, "stop_run": 2}  # what ends what others need
@@ -67,7 +73,7 @@ class Started(TenantBackend):
 
 @dataclass
 class Place:
-    """A gateway, and the key of each caller."""
+    """A gateway, and the key or token of each caller."""
 
     gateway: Gateway
     address: str
@@ -86,22 +92,27 @@ class Place:
 
 
 @asynccontextmanager
-async def serving(backend: Started, folder: Path, *systems: Any) -> AsyncIterator[Place]:
+async def serving(backend: Started, issuer: Issuer, folder: Path, *systems: Any) -> AsyncIterator[Place]:
     keys: dict[str, str] = {}
     entries = []
     for who, (tenant, user) in CALLERS.items():
+        if who == SIGNED_IN:
+            keys[who] = issuer.token(sub=user, groups=[f"team-{tenant}"], exp=int(time.time()) + 36_000)
+            continue
         keys[who], entry = make_key(user=user, name="k", days=None, now=datetime.now(UTC), tenant=tenant or None)
         entries.append(entry)
-    path = folder / "keys.yaml"
+    path, port = folder / "keys.yaml", free_port()
     path.write_bytes(KeyFile(keys=entries).dump())
+    oidc = OidcSettings(issuer=issuer.address, audience=AUDIENCE, tenant_pattern="team-(.+)")
     settings = Settings(
-        auth=AuthSettings(keys_file=path),
+        auth=AuthSettings(keys_file=path, oidc=oidc),
+        links=LinkSettings(public_url=f"http://127.0.0.1:{port}"),
         compat=CompatSettings(systems=list(systems)),
         packages=PackageSettings(index_url="http://127.0.0.1:1/", timeout=0.1),  # nothing is to be installed
     )
     gateway = Gateway(settings, backend)
     async with (
-        listening(gateway, settings) as address,
+        listening(gateway, settings, port=port) as address,
         httpx2.AsyncClient(base_url=address, headers=ACCEPT, timeout=60) as http,
     ):
         yield Place(gateway, address, keys, http)
@@ -159,23 +170,29 @@ def backend() -> Started:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def victim(backend: Started, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Victim]:
+async def issuer() -> AsyncIterator[Issuer]:
+    async with provided() as made:
+        yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def victim(backend: Started, issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Victim]:
     """A caller of the gateway with its own tools."""
-    async with serving(backend, tmp_path_factory.mktemp("own")) as place, place.client("victim") as client:
+    async with serving(backend, issuer, tmp_path_factory.mktemp("own")) as place, place.client("victim") as client:
         yield Victim(place, client)
 
 
 @pytest.mark.promise("tenants-apart", "owners-apart")
 @pytest.mark.parametrize("system", ["own", "philschmid", "johanli233", "chrishayuk", "gaiar"])
 async def test_no_tool_shows_or_changes_anothers_things_or_tells_them_from_none(
-    backend: Started, victim: Victim, tmp_path: Path, system: str
+    backend: Started, victim: Victim, issuer: Issuer, tmp_path: Path, system: str
 ) -> None:
     await victim.prepare()
     things = victim.things
     async with AsyncExitStack() as stack:
         place = victim.place
         if system != "own":
-            place = await stack.enter_async_context(serving(backend, tmp_path, system))
+            place = await stack.enter_async_context(serving(backend, issuer, tmp_path, system))
         tools = await (await stack.enter_async_context(Client(place.gateway.mcp))).list_tools()
         attempts = [each for tool in tools for each in tries(tool, things)]
         attempts.sort(key=lambda each: each.tool in MAKES)
@@ -230,7 +247,10 @@ async def test_no_resource_or_prompt_shows_anothers_things_or_tells_them_from_no
 
 
 @pytest.mark.promise("tenants-apart", "owners-apart")
-async def test_no_route_shows_or_changes_anothers_files_or_tells_them_from_none(victim: Victim) -> None:
+async def test_no_route_shows_or_changes_anothers_files_or_tells_them_from_none(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "FREE", 10_000)  # refusals that are answered at once: these are many
     await victim.prepare()
     place, sandbox, tokens = victim.place, victim.things["sandbox"], ["", "x" * 43]
     async with place.client(OTHERS[0]) as other:

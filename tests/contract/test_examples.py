@@ -1,6 +1,7 @@
 """The programs in examples/, as the documentation shows them, against a server with local sandboxes."""
 
 import asyncio
+import os
 import runpy
 from pathlib import Path
 
@@ -28,3 +29,16 @@ async def test_program_prints_what_it_should(
     monkeypatch.setenv("SANDPOD_URL", f"{address}/mcp")
     await asyncio.to_thread(runpy.run_path, str(EXAMPLES / program), run_name="__main__")
     assert capsys.readouterr().out.endswith(OUTPUT[program])
+
+
+async def test_script_uses_the_rest_api(address: str) -> None:
+    environment = {**os.environ, "SANDPOD_API": f"{address}/api/v1"}
+    script = await asyncio.create_subprocess_exec(
+        "sh", str(EXAMPLES / "rest.sh"), env=environment, stdout=asyncio.subprocess.PIPE
+    )
+    out = (await script.communicate())[0].decode()
+    assert script.returncode == 0
+    assert '"stdout":"42\\n"' in out
+    assert 'event: result\ndata: {"sandbox"' in out
+    assert '"stdout": "0\\n1\\n2\\n"' in out
+    assert out.endswith("a file\n")

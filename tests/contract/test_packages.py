@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
@@ -174,7 +175,7 @@ async def test_what_is_no_name_is_refused_before_anything_is_asked_and_failures_
 
 
 async def test_package_for_which_there_is_no_room_leaves_nothing_and_says_so() -> None:
-    of_user = ("--quotas.per-user", '{"bytes_per_day": 3000}')
+    of_user = ("--quotas.per-user", '{"bytes_per_day": 40000}')
     async with place("--local.packages-size", "4Mi", *of_user) as here:
         content = wheel("greet", "1.0", files={"greet/data.bin": "0" * 6_000_000})
         here.index.add("greet", "1.0", content=content)
@@ -185,16 +186,23 @@ async def test_package_for_which_there_is_no_room_leaves_nothing_and_says_so() -
         assert {"packagesSize", "local.packages_size"} <= set(re.findall(r"[\w.]+\w", failed["next"]))
         assert (await here.python("import greet"))["outcome"] == "error"
         # Nor one that fits, of a call whose others don't; all the room is there for what is asked for next.
-        here.index.add("small", "1.0", content=wheel("small", "1.0", files={"small/data.bin": "0" * 3_000_000}))
+        small = wheel("small", "1.0", files={"small/data.bin": "0" * 3_000_000})
+        here.index.add("small", "1.0", content=small)
         here.index.add("other", "1.0", content=wheel("other", "1.0", files={"other/data.bin": "0" * 3_000_000}))
         failed = await here.install("small", "other")
         assert failed["cause"] in {f"{name} needs 3 MiB, and 1 MiB are free" for name in ("small", "other")}
-        left = "find ~/.local/ /tmp -xdev -type f ! -name .lock; du -sm ~/.local/ | cut -f1"
-        assert int((await here.shell(left))["stdout"]) <= 1
+        find = "find ~/.local/ /tmp -xdev -type f ! -name .lock; du -sm ~/.local/ | cut -f1"
+        assert int((await here.shell(find))["stdout"]) <= 1
         assert (await here.install("small"))["status"] == "success"
-        # What was brought in counts as other bytes do.
-        failed = await here.install("other")
-        assert (failed["error"], "3000 bytes in and out" in failed["message"]) == ("quota_exceeded", True), failed
+        # What was brought in counts as other bytes do, and nothing else of the packages.
+        here.index.add(
+            "large", "1.0", content=wheel("large", "1.0", files={"large/data.txt": secrets.token_hex(40_000)})
+        )
+        failed = await here.install("large")
+        left = re.search("over the ([0-9]+) bytes that are left", failed["message"])
+        assert (failed["error"], left is not None) == ("quota_exceeded", True), failed
+        assert left is not None
+        assert 40_000 - 2 * len(small) < int(left[1]) <= 40_000 - len(small)
 
 
 async def test_packages_larger_than_tmp_and_memory_have_room_of_their_own() -> None:

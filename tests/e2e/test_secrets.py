@@ -9,8 +9,10 @@ from typing import Final
 import pytest
 
 from sandpod_api import names
-from support.cluster.callers import Caller
+from support.cluster.callers import Caller, Session
 from support.cluster.cluster import Cluster, ClusterError, forwarded, until
+from support.cluster.release import SMALL
+from support.operator.process import IMAGE, Objects
 
 VALUE: Final = "s3cr3t/Value+0123456789"
 CODE: Final = "import base64, os; t = os.environ['TOKEN']; print(t, base64.b64encode(t.encode()).decode(), len(t))"
@@ -67,3 +69,26 @@ async def test_gateway_can_make_no_secret_that_means_something_to_kubernetes(clu
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": kind}
         with pytest.raises(ClusterError, match=sentence):
             await cluster.kubectl("-n", cluster.sandboxes, "create", account, "-f", "-", stdin=json.dumps(secret))
+
+
+@pytest.mark.promise("secret-hidden")
+async def test_template_gives_the_value_of_a_secret_that_is_there_and_says_which_is_not(
+    cluster: Cluster, session: Session
+) -> None:
+    objects, template = Objects(cluster=cluster), "sandpod-test-secrets"
+    there = {"name": "TOKEN", "secretKeyRef": {"name": template, "key": "token"}}
+    absent = {"name": "ABSENT", "secretKeyRef": {"name": template, "key": "absent"}, "languages": ["javascript"]}
+    await objects.put(
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": template}, "stringData": {"token": VALUE}}
+    )
+    await objects.apply("SandboxTemplate", template, image=IMAGE, resources=SMALL, secrets=[there, absent])
+    handle = await session.create(template=template)
+    run = await session.python(CODE, sandbox=handle)
+    assert run["stdout"] == f"[secret TOKEN] [secret TOKEN]= {len(VALUE)}\n"
+    refused = await session.call("run_js_code", code="console.log(1)", sandbox=handle)
+    assert refused.error == "not_found"
+    assert "ABSENT of the sandbox's template is not there" in refused["message"]
+    assert VALUE not in json.dumps(await cluster.pod_of(handle))
+    await session.close(handle)
+    await objects.delete("sandboxtemplates", template)
+    await objects.delete("secrets", template)

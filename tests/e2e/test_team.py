@@ -19,8 +19,9 @@ from sandpod_gateway.auth.callers import owner_of
 from support.background import read_until
 from support.cluster.callers import Caller, Reply, Session
 from support.cluster.cluster import Cluster, until
+from support.cluster.reading import RefusedError, call, path_of
 from support.cluster.release import done, helm
-from support.cluster.team import AUDIT, CHART, NAMESPACE, SANDBOXES, Endpoint, endpoint, signed_in
+from support.cluster.team import AUDIT, CHART, NAMESPACE, SANDBOXES, SERVICE, Endpoint, endpoint, signed_in
 from support.command_line import sandpod
 from support.gateway.browser import User, chromium
 
@@ -35,7 +36,7 @@ print(sum(range(100_000)) and rounds)
 """
 WAITS: Final = (
     "import os, sys, time\nsys.stdout.write('begun\\n')\n"
-    "while not os.path.exists('replaced'): time.sleep(0.05)\nprint('done')\n"
+    "while not os.path.exists('{}'): time.sleep(0.05)\nprint('done')\n"
 )
 MORE_ROUNDS: Final = 5  # of everybody, after all has been replaced
 PACE_SECONDS: Final = 0.2  # between two of one's rounds, so that what is replaced has processors left to start on
@@ -77,7 +78,8 @@ class Member:
 
     async def begin(self) -> None:
         self.sandbox = (await self.call("create_sandbox", name="work"))["sandbox"]
-        self.lasting = (await self.call("start_run", code=WAITS, sandbox=self.sandbox, timeout=900))["run_id"]
+        code = WAITS.format("replaced")
+        self.lasting = (await self.call("start_run", code=code, sandbox=self.sandbox, timeout=900))["run_id"]
         await read_until(self.call, self.lasting, "begun\n")
 
     async def work(self) -> None:
@@ -103,14 +105,14 @@ class Member:
             return
         self.count(reply)
 
-    async def wait(self) -> None:
-        """Call a program that runs until all has been replaced, and begin it before."""
+    async def wait(self, file: str) -> None:
+        """Call a program that runs until there is that file; return when it has begun."""
         begun = asyncio.Event()
 
         async def hear(_: str) -> None:
             begun.set()
 
-        call = self.call("run_python_code", code=WAITS, sandbox=self.sandbox, timeout=120, on_output=hear)
+        call = self.call("run_python_code", code=WAITS.format(file), sandbox=self.sandbox, timeout=120, on_output=hear)
         self.waiting = asyncio.create_task(call)
         async with asyncio.timeout(60):
             await begun.wait()
@@ -145,7 +147,7 @@ class Member:
 
 
 async def replace_everything(endpoint: Endpoint, members: list[Member], newcomer: Member) -> None:
-    """Restart all gateways and operators, one after another, while the members work and one of them comes anew."""
+    """Upgrade to new pods of all gateways and operators, while the members work and one of them comes anew."""
     cluster, over = endpoint.cluster, asyncio.Event()
     pods = set(await cluster.component_pods("gateway")) | set(await cluster.component_pods("operator"))
 
@@ -162,13 +164,12 @@ async def replace_everything(endpoint: Endpoint, members: list[Member], newcomer
 
     async with asyncio.TaskGroup() as group:
         for member in members:
-            await member.wait()
+            await member.wait("replaced")
             group.create_task(repeat(member.work))
         caller = Caller(endpoint.url, endpoint.key, endpoint.trust)
         group.create_task(repeat(partial(newcomer.visit, caller)))
-        await cluster.kubectl("rollout", "restart", "deployment", "-n", NAMESPACE)
-        for component in ("gateway", "operator"):
-            await cluster.rollout(component)
+        new = [f"{component}.podAnnotations.replaced=yes" for component in ("gateway", "operator")]
+        await asyncio.to_thread(upgrade, *new)
         for member in members:  # whose old gateways wait for their calls
             await member.call("write_file", path="replaced", text="", sandbox=member.sandbox)
         await until("all that were there have ended", gone, within=120)
@@ -205,19 +206,48 @@ async def check_audit(cluster: Cluster, members: list[Member], folder: Path) -> 
         assert len(calls) == member.calls
 
 
+def upgrade(*changes: str) -> None:
+    """Change some of the release's values, and wait until all of it is as they say."""
+    sets = [part for change in changes for part in ("--set", change)]
+    helm("upgrade", NAMESPACE, str(CHART), "--skip-crds", "--reset-then-reuse-values", *sets)
+
+
+async def evict_gateways(cluster: Cluster, member: Member) -> None:
+    """Evict both gateways, as those who drain nodes do: the second has to wait for the successor of the first."""
+
+    async def allowed() -> bool:
+        path = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets/{SERVICE}"
+        budget = await asyncio.to_thread(call, "GET", path)
+        return bool(budget["status"]["disruptionsAllowed"] == 1)
+
+    async def evict(pod: str) -> None:
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": NAMESPACE}}
+        await asyncio.to_thread(call, "POST", f"{path_of('pods', NAMESPACE, pod)}/eviction", eviction)
+
+    first, second = await cluster.component_pods("gateway")
+    await until("one may be evicted", allowed, within=60)
+    await evict(first)
+    with pytest.raises(RefusedError, match="disruption budget"):
+        await evict(second)
+    await member.work()
+    assert member.failures == []
+
+
 async def remove_tenant(endpoint: Endpoint, members: list[Member]) -> None:
     """Upgrade to values without the last member's tenant: who is of it is refused, and nothing of it is deleted."""
     *others, last = members
-    without = ("--reset-then-reuse-values", "--set", f"tenants.{last.owner[0]}=null")
-    await asyncio.to_thread(helm, "upgrade", NAMESPACE, str(CHART), "--skip-crds", *without)
+    await last.wait("removed")
+    await asyncio.to_thread(upgrade, f"tenants.{last.owner[0]}=null")
 
     async def is_refused() -> bool:
         return (await last.call("list_sandboxes")).error == "forbidden"
 
     await until("all gateways have read the values", is_refused, within=60)
-    name = last.sandbox.removeprefix(f"{last.owner[0]}.")
-    kept = await endpoint.cluster.get("sandboxes", name, namespace=f"{SANDBOXES}-{last.owner[0]}")
+    name, space = last.sandbox.removeprefix(f"{last.owner[0]}."), f"{SANDBOXES}-{last.owner[0]}"
+    kept = await endpoint.cluster.get("sandboxes", name, namespace=space)
     assert kept["status"]["phase"] == "Ready"
+    await endpoint.cluster.kubectl("exec", name, "-n", space, "--", "touch", "/workspace/removed")
+    assert (await last.waiting)["stdout"] == "begun\ndone\n"  # its call was in progress meanwhile
     for member in others:
         await member.work()
         assert member.failures == []
@@ -264,5 +294,6 @@ async def test_team_works_behind_tls_while_all_is_replaced_and_usage_and_audit_a
                     await member.try_to_see(other)
         await check_usage(members)
         await check_audit(place.cluster, members, tmp_path)
+        await evict_gateways(place.cluster, members[0])
         await remove_tenant(place, members)
         await uninstall(place.cluster, members[0])

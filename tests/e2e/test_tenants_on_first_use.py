@@ -25,7 +25,7 @@ from support.cluster.admission_cases import build
 from support.cluster.callers import Caller
 from support.cluster.cluster import Cluster, node_url, until
 from support.cluster.reading import call, read
-from support.cluster.release import LITTLE, SMALL, helm, image, remove, run
+from support.cluster.release import LITTLE, SMALL, done, helm, image, remove, run
 from support.command_line import sandpod
 from support.gateway.backends import started
 from support.gateway.peer import talk
@@ -45,6 +45,7 @@ class Release:
 
     fresh: Caller
     taken: Caller
+    cluster: Cluster
 
 
 def values(entries: list[dict[str, Any]]) -> dict[str, Any]:
@@ -53,7 +54,13 @@ def values(entries: list[dict[str, Any]]) -> dict[str, Any]:
         "auth": {"keys": entries},
         "gateway": {**image("gateway"), **LITTLE, "replicas": 1, "service": {"type": "NodePort"}},
         "operator": {**image("operator"), **LITTLE, "replicas": 1},
-        "sandboxes": {"namespace": SANDBOXES, **image("sandbox"), "templates": templates, "pools": {"default": None}},
+        "sandboxes": {
+            "namespace": SANDBOXES,
+            "keepNamespaces": False,
+            **image("sandbox"),
+            "templates": templates,
+            "pools": {"default": None},
+        },
         "tenantsOnFirstUse": {
             "enabled": True,
             "each": {"quota": {"hard": {"pods": "3"}}, "pools": {"default": {"replicas": 0}}},
@@ -75,7 +82,8 @@ def release(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
         helm("install", NAMESPACE, str(CHART), "--create-namespace", "--skip-crds", "--values", str(file))
         url = node_url(NAMESPACE)
         asyncio.run(until("the node's port leads to the gateway", partial(answers, url), within=60))
-        yield Release(*(Caller(f"{url}/mcp", each["key"]) for each in made))
+        fresh, taken = (Caller(f"{url}/mcp", each["key"]) for each in made)
+        yield Release(fresh, taken, Cluster(namespace=NAMESPACE, sandboxes=SANDBOXES))
     finally:
         remove(NAMESPACE, SANDBOXES, FRESH, TAKEN)
 
@@ -217,3 +225,31 @@ async def test_namespace_of_somebody_else_is_not_adopted(release: Release) -> No
     assert await until("the tenant has a condition", reason, within=60) == "NamespaceTaken"
     assert call("GET", f"/api/v1/namespaces/{TAKEN}")["metadata"]["resourceVersion"] == before
     assert read("networkpolicies", TAKEN)["items"] == []
+
+
+async def test_release_that_keeps_nothing_leaves_what_others_made_and_the_tenants(release: Release) -> None:
+    """Whose namespace stays, closed, with what is in it. This is the last of these tests."""
+    async with release.fresh.connect() as session:
+        assert not (await session.call("list_sandboxes")).is_error  # and it is counted
+    done("helm", "uninstall", "sandpod", "--namespace", NAMESPACE)
+    kinds = (
+        *("clusterroles", "clusterrolebindings", "validatingadmissionpolicies", "validatingadmissionpolicybindings"),
+        *("namespaces", "configmaps", "secrets", "services", "serviceaccounts", "pods", "deployments", "leases"),
+        *("roles", "rolebindings", "networkpolicies", "resourcequotas", "limitranges", "poddisruptionbudgets"),
+        *("sandboxes", "sandboxpools", "sandboxtemplates", "sandboxtenants"),
+    )
+    columns = "custom-columns=:.kind,:.metadata.namespace,:.metadata.name"
+    own = {"ConfigMap kube-root-ca.crt", "ServiceAccount default"}
+
+    async def left() -> set[str]:
+        listed = await release.cluster.kubectl("get", ",".join(kinds), "-A", "--no-headers", "-o", columns)
+        rows = [line.split() for line in listed.splitlines()]
+        of = [row for row in rows if row[1] in {NAMESPACE, SANDBOXES} or (row[1] == "<none>" and NAMESPACE in row[2])]
+        return {f"{kind} {name}" for kind, _, name in of} - own
+
+    async def gone() -> bool:
+        return await left() == stays
+
+    spaces = {f"Namespace {name}" for name in (NAMESPACE, FRESH, TAKEN)}
+    stays = spaces | {f"SandboxTenant {name}" for name in ("fresh", "taken")}
+    await until("all but the tenants has gone", gone, within=60)

@@ -58,7 +58,7 @@ def refusal(body: bytes) -> Refusal | None:
     """Return why a message can't be handled, or None where it can."""
     if len(body) > MAX_BYTES:
         return too_large(body)
-    if _crowded(body):
+    if crowded(body):
         return Refusal(readable_id(body), INVALID_PARAMS, f"The message holds over {MAX_VALUES} values.")
     try:
         message = pydantic_core.from_json(body, allow_inf_nan=False, cache_strings="none")
@@ -66,6 +66,11 @@ def refusal(body: bytes) -> Refusal | None:
         text = f"The message is not readable JSON: {error}."[:256]
         return Refusal(readable_id(body), PARSE_ERROR, text, next_step=_RESEND)
     return _refusal_of(message)
+
+
+def fault_of_arguments(arguments: dict[str, Any]) -> str | None:
+    """Return which bound the arguments of a call break that came without a message around them, in a sentence."""
+    return _fault({"params": {"arguments": arguments}})
 
 
 def _refusal_of(message: Any) -> Refusal | None:
@@ -93,7 +98,7 @@ def too_large(start: bytes) -> Refusal:
     return Refusal(readable_id(start), INVALID_REQUEST, f"The message is over {MAX_BYTES} bytes.", next_step=step)
 
 
-def _crowded(body: bytes) -> bool:
+def crowded(body: bytes) -> bool:
     """Return whether a text has more values than a message may have, found without parsing it."""
     if _separators(body) <= MAX_VALUES:  # a comma inside a string only adds to them
         return False

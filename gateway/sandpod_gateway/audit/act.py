@@ -27,6 +27,10 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
+def _nobody(_: str, **__: Any) -> None:
+    pass
+
+
 @dataclass(slots=True, eq=False)
 class Act:
     """What is known of an act."""
@@ -38,6 +42,7 @@ class Act:
     number: int = 0  # joins the records of one act
     known: bool = True  # whether it is known whose it is; what is not is no act, and has no record
     mask: Mask = _as_it_is  # hides the secrets of the sandboxes that it used
+    tell: Callable[..., None] = _nobody  # records an event
 
     def note(self, **facts: Any) -> None:
         """Add what is known now; what is None is not."""
@@ -66,6 +71,12 @@ def note(**facts: Any) -> None:
     """Add to what is known of the act that is going on, if it is recorded; what is None is not known."""
     if (act := current.get()) is not None:
         act.note(**facts)
+
+
+def event(name: str, **facts: Any) -> None:
+    """Record what the act that is going on has caused, if it is recorded; it may have ended meanwhile."""
+    if (act := current.get()) is not None:
+        act.tell(name, user=act.facts.get("user"), **facts)
 
 
 def hide(mask: Mask) -> None:

@@ -12,7 +12,7 @@ import anyio
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.audit.act import Act, Program, Record, current, now
-from sandpod_gateway.audit.refusals import WINDOW, Refusals
+from sandpod_gateway.audit.counts import WINDOW, Counts
 from sandpod_gateway.audit.settings import AuditSettings
 from sandpod_gateway.audit.sinks import FileSink, Sink, StdoutSink
 from sandpod_gateway.audit.writer import Writer
@@ -31,7 +31,7 @@ class AuditLog:
         self._settings = settings
         self._facts = {"version": version}
         self._numbers = itertools.count(1)
-        self._refusals = Refusals(self._write)
+        self._counts = Counts(self._write)
         sinks: list[Sink] = [StdoutSink()] if settings.sink in {"stdout", "both"} else []
         if settings.file is not None:
             sinks.append(FileSink(settings.file, max_bytes=settings.max_bytes, max_files=settings.max_files))
@@ -51,7 +51,7 @@ class AuditLog:
         finally:
             if flushing is not None:
                 flushing.cancel()
-            self._refusals.flush()
+            self._counts.flush()
             with anyio.CancelScope(shield=True):
                 await asyncio.gather(*(asyncio.to_thread(writer.close, self._facts) for writer in opened))
 
@@ -67,25 +67,25 @@ class AuditLog:
     async def _flush(self) -> None:
         while True:
             await asyncio.sleep(WINDOW)
-            self._refusals.flush()
+            self._counts.flush()
 
     def _write(self, record: Record, program: Program | None = None) -> None:
         for writer in self._writers:
             writer.submit({"time": now(), **record}, program)
 
     def event(self, event: str, **facts: Any) -> None:
-        """Record what no caller did."""
+        """Record what is no act of a caller."""
         self._write({**facts, "event": event})
 
-    def refused(self, **facts: str | int | None) -> None:
-        """Record a request that was refused before it became an act."""
-        self._refusals.add(**{name: value for name, value in facts.items() if value is not None})
+    def counted(self, event: str, **facts: str | int | None) -> None:
+        """Record what anybody can cause without number, such as a request that was refused before it became an act."""
+        self._counts.add(event, **{name: value for name, value in facts.items() if value is not None})
 
     @asynccontextmanager
     async def recording(self, act: Act) -> AsyncIterator[Act]:
         """Record an act that ends with the block, whose outcome is in the act or follows from how it ends."""
         token = current.set(act)
-        act.number = next(self._numbers)
+        act.number, act.tell = next(self._numbers), self.event
         try:
             yield act
         except asyncio.CancelledError:

@@ -10,6 +10,7 @@ TOKEN_KEY_ID: Final = b"\xff" * KEY_ID_BYTES  # the same for callers who signed 
 LOCAL_KEY_ID: Final = bytes(KEY_ID_BYTES)  # stands in links for the key that the local caller does not need
 
 Role = Literal["user", "admin"]
+_OTHER_KEYS: Final = {LOCAL_KEY_ID: "none", TOKEN_KEY_ID: "token"}
 _USER: Final = "user:"  # before the user, so that no user has the local caller's name
 _TENANT: Final = "tenant:"  # before that, for a caller of a tenant
 
@@ -30,6 +31,12 @@ class Caller:
 
 LOCAL: Final = Caller("local")
 """The one caller of a server without keys, which listens on loopback only."""
+
+
+def facts_of(caller: Caller) -> dict[str, str]:
+    """Return what the audit log says of a caller; the role where it is not the usual one."""
+    key = _OTHER_KEYS.get(caller.key_id) or caller.key_id.hex()
+    return {"user": caller.owner, "key": key} | ({} if caller.role == "user" else {"role": caller.role})
 
 
 def owner_of(tenant: str, user: str) -> str:

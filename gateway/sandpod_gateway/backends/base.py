@@ -163,7 +163,12 @@ class Backend(Protocol):
         """
 
     async def get(self, name: str) -> SandboxRecord | None:
-        """Return the claimed sandbox of that name, whosever it is, or None. Costs no request to a server."""
+        """Return the claimed sandbox of that name, whosever it is, or None. Costs no request to a server, nor a wait.
+
+        Raises:
+            SandpodError: backend_unavailable, where it may be one of a tenant that is not available yet. Callers who
+                may not know of that tenant must not see this.
+        """
 
     async def list(self, owner: str) -> list[SandboxRecord]:
         """Return the owner's sandboxes, oldest first. Costs no request to a server."""

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol
 from cachetools import TTLCache
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.audit.act import event
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.backends.starting import try_start
 from sandpod_gateway.errors import SandpodError
@@ -23,6 +24,7 @@ RETRY_SECONDS: Final = 2.0  # between two tries to start a tenant's backend, or 
 FAILED_SECONDS: Final = 5  # for which a failure is remembered
 MAX_ATTEMPTS: Final = 20  # tenants that are made at a time
 _MAX_FAILURES: Final = 1000
+_STARTING: Final = "Your tenant's sandboxes are not available yet."
 
 
 class TenantState(NamedTuple):
@@ -35,8 +37,8 @@ class TenantState(NamedTuple):
 class TenantSource(Protocol):
     """Where tenants are made."""
 
-    async def make(self, tenant: str) -> None:
-        """Ask for a tenant; no-op where somebody has asked before. Raises SandpodError."""
+    async def make(self, tenant: str) -> bool:
+        """Ask for a tenant; return whether nobody has asked before. Raises SandpodError."""
 
     async def follow(self, use: Callable[[Mapping[str, TenantState]], None]) -> None:
         """Pass on all tenants, now and at each change. Raises SandpodError: backend_unavailable."""
@@ -64,6 +66,7 @@ class FirstUse:
         self._known: Mapping[str, TenantState] = {}
         self._parts: dict[str, _Part] = {}
         self._attempts: dict[str, asyncio.Task[Backend]] = {}
+        self._making: set[str] = set()  # tenants that hold a place until they are known
         self._failures: TTLCache[str, SandpodError] = TTLCache(_MAX_FAILURES, FAILED_SECONDS)
         self._first = asyncio.Event()  # whether the source has been read, or can't be
         self._news = asyncio.Event()  # replaced at each change
@@ -87,13 +90,15 @@ class FirstUse:
         """Return the tenants that have a backend."""
         return ((part.tenant, part.backend) for part in self._parts.values())
 
-    async def find(self, tenant: str) -> Backend | None:
-        """Return the backend of a tenant that is there already. Costs no request to a server."""
+    def find(self, tenant: str) -> Backend | None:
+        """Return the backend of a tenant that is there already, if any. Costs no request to a server.
+
+        Raises SandpodError: backend_unavailable, while it starts.
+        """
         part = self._parts.get(tenant)
-        if part is None:
-            return None
-        await part.tried.wait()
-        return part.backend
+        if part is not None and not part.started:
+            raise _unavailable(_STARTING)
+        return None if part is None else part.backend
 
     async def of_caller(self, tenant: str) -> Backend:
         """Return the backend of a caller's tenant, which is made if need be.
@@ -126,14 +131,23 @@ class FirstUse:
             async with asyncio.timeout(self._timeout):
                 return await self._made(tenant)
         except TimeoutError as error:
-            raise _unavailable("Your tenant's sandboxes are not available yet.") from error
+            raise _unavailable(_STARTING) from error
 
     async def _made(self, tenant: str) -> Backend:
-        if tenant not in self._known:
-            if len(self._known) >= self._limit:
-                message = f"This server has no tenant {tenant}, and as many as it may have."
-                raise SandpodError(ErrorCode.FORBIDDEN, message, next_step="Tell the administrator.")
-            await self._source.make(tenant)
+        if tenant in self._known:
+            return await self._available(tenant)
+        if len(self._making | self._known.keys()) >= self._limit:
+            message = f"This server has no tenant {tenant}, and as many as it may have."
+            raise SandpodError(ErrorCode.FORBIDDEN, message, next_step="Tell the administrator.")
+        self._making.add(tenant)
+        try:
+            if await self._source.make(tenant):
+                event("tenant", tenant=tenant)  # its user is the caller for whom this attempt was begun
+            return await self._available(tenant)
+        finally:
+            self._making.discard(tenant)
+
+    async def _available(self, tenant: str) -> Backend:
         while True:
             news = self._news
             part = self._parts.get(tenant)

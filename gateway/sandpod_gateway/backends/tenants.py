@@ -7,12 +7,12 @@ namespaces may have the same name. What a tenant has, such as a namespace, only 
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.auth.callers import tenant_of
+from sandpod_gateway.auth.callers import tenant_of, user_of
 from sandpod_gateway.auth.key_source import KeySource
 from sandpod_gateway.auth.links import SecretStore
 from sandpod_gateway.auth.oidc.places import StatePlaces
@@ -50,17 +50,17 @@ def _outer(tenant: str, name: str) -> str:
 class _Secrets:
     """The secrets of all tenants; implements `secrets.values.SecretSource`."""
 
-    def __init__(self, at: Callable[[str], Awaitable[tuple[_Part, str]]]) -> None:
+    def __init__(self, at: Callable[[str], tuple[_Part, str]]) -> None:
         self._at = at  # the part that a name is in, and the name there
 
     async def of_session(self, sandbox: str) -> tuple[Secret, ...]:
         """Return what was given with a sandbox."""
-        part, name = await self._at(sandbox)
+        part, name = self._at(sandbox)
         return await part.backend.secret_source().of_session(name)
 
     async def of_template(self, template: str) -> tuple[Secret, ...] | None:
         """Return a template's secrets."""
-        part, name = await self._at(template)
+        part, name = self._at(template)
         return await part.backend.secret_source().of_template(name)
 
 
@@ -131,7 +131,7 @@ class TenantBackend:
 
     async def get(self, name: str) -> SandboxRecord | None:
         """Return the claimed sandbox of that name, whosever it is."""
-        part, inner = await self._at(name)
+        part, inner = self._at(name)
         record = await part.backend.get(inner)
         # Whoever may write to a tenant's namespace could enter another tenant's user as owner there.
         return None if record is None or tenant_of(record.owner) != part.tenant else part.outer(record)
@@ -177,28 +177,28 @@ class TenantBackend:
 
     async def wake(self, name: str) -> SandboxRecord | None:
         """Return the sandbox once it is Ready; see `base.Backend.wake`."""
-        part, inner = await self._at(name)
+        part, inner = self._at(name)
         record = await part.backend.wake(inner)
         return None if record is None else part.outer(record)
 
     async def delete(self, name: str) -> None:
         """End the sandbox."""
-        part, inner = await self._at(name)
+        part, inner = self._at(name)
         await part.backend.delete(inner)
 
     async def touch(self, name: str) -> None:
         """Note that the sandbox is in use now."""
-        part, inner = await self._at(name)
+        part, inner = self._at(name)
         await part.backend.touch(inner)
 
     async def keep_busy(self, name: str, seconds: float) -> None:
         """Note that a background run may go on for so many seconds; see `base.Backend.keep_busy`."""
-        part, inner = await self._at(name)
+        part, inner = self._at(name)
         await part.backend.keep_busy(inner, seconds)
 
     async def open_stream(self, name: str) -> ByteStream:
         """Open a stream to the sandbox's runner; see `base.Backend.open_stream`."""
-        part, inner = await self._at(name)
+        part, inner = self._at(name)
         return await part.backend.open_stream(inner)
 
     async def _of(self, owner: str) -> _Part:
@@ -206,21 +206,34 @@ class TenantBackend:
         tenant = tenant_of(owner)
         part = self._parts.get(tenant) if tenant else self._default
         if part is None and self._first_use is not None:
-            return _Part(tenant, await self._first_use.of_caller(tenant))
+            # Nothing is made for a tenant's templates that the gateway itself asks for, which is no user.
+            first = self._first_use
+            backend = await first.of_caller(tenant) if user_of(owner) else first.find(tenant)
+            if backend is not None:
+                return _Part(tenant, backend)
         if part is None or (self._required and not tenant):
             message = f"This server has no tenant {tenant}." if tenant else "Your key or token is of no tenant."
             step = "Ask the administrator for a key of a tenant that this server has."
             raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
-        if tenant in self._missing:
-            message, step = "Your tenant's sandboxes are not available.", "Try again later, or tell the administrator."
-            raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, message, next_step=step)
+        self._check(part)
         return part
 
-    async def _at(self, name: str) -> tuple[_Part, str]:
-        """Return the part that a sandbox is in, and its name there; no sandbox of the default one has a separator."""
+    def _check(self, part: _Part) -> None:
+        if part.tenant in self._missing:
+            message, step = "Your tenant's sandboxes are not available.", "Try again later, or tell the administrator."
+            raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, message, next_step=step)
+
+    def _at(self, name: str) -> tuple[_Part, str]:
+        """Return the part that a sandbox is in, and its name there; no sandbox of the default one has a separator.
+
+        Raises backend_unavailable, while that part has not started. It does not wait for that.
+        """
         tenant, separator, inner = name.partition(SEPARATOR)
         part = self._parts.get(tenant)
         if part is None and separator and self._first_use is not None:
-            made = await self._first_use.find(tenant)
+            made = self._first_use.find(tenant)
             part = None if made is None else _Part(tenant, made)
-        return (self._default, name) if part is None else (part, inner)
+        if part is None:
+            return self._default, name
+        self._check(part)
+        return part, inner

@@ -51,7 +51,7 @@ def add_parser(commands: Any) -> None:
     revoke.add_argument("--tenant", help="the user's tenant; default: the default one")
     rotate = keys.add_parser("rotate", help="create a key like an existing one, which then expires")
     rotate.add_argument("id", help="as `sandpod keys list` shows it")
-    rotate.add_argument("--days", type=int, help="days until the new key expires; default: never")
+    rotate.add_argument("--days", type=int, help="days until the new key expires; default: it ends with the old one")
     rotate.add_argument("--grace", type=int, default=GRACE_HOURS, help="hours until the old key expires; default: 24")
     for command, required in ((create, False), (listing, True), (revoke, True), (rotate, True)):
         where = command.add_mutually_exclusive_group(required=required)
@@ -152,8 +152,11 @@ def _rotate(arguments: argparse.Namespace) -> None:
         old = next((entry for entry in keys.keys if entry.id == arguments.id), None)
         if old is None:
             raise wrong(f"There is no key {arguments.id}.", _LOOK)
+        if arguments.days is None and not old.is_valid(datetime.now(UTC)):
+            raise wrong(f"The key {arguments.id} has expired.", "Say with --days how long the new one is to work.")
         key, fresh = _made(old.user, old.name, arguments.days, {})
-        own = {"hash": fresh.hash, "created": fresh.created, "expires": fresh.expires}
+        expires = old.expires if arguments.days is None else fresh.expires
+        own = {"hash": fresh.hash, "created": fresh.created, "expires": expires}
         made[:] = [(key, old.model_copy(update=own))]
         return keys.rotated(old, made[0][1], datetime.now(UTC) + timedelta(hours=arguments.grace))
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import uvicorn
+from sse_starlette.sse import AppStatus
 
 from sandpod_api import log_lines
 from sandpod_gateway import temporary
@@ -71,6 +71,7 @@ async def _serve_stdio(gateway: Gateway) -> None:
 
 
 async def _serve_http(gateway: Gateway, settings: Settings) -> None:
+    AppStatus.enable_automatic_graceful_drain = False  # it ends answers in progress at the signal to end
     async with contextlib.AsyncExitStack() as stack:
         listener = stack.enter_context(_listen(settings.host, settings.port, flag="--port"))
         port = settings.metrics_port
@@ -103,7 +104,7 @@ def _listen(host: str, port: int, *, flag: str) -> socket.socket:
         raise StartError(ErrorCode.BACKEND_UNAVAILABLE, message, next_step=step) from error
 
 
-class _Server(uvicorn.Server):
+class _Server(connections.Server):
     banner = ""
     finish: Callable[[float], Awaitable[bool]] | None = None  # waits so many seconds for other work, if there is any
     drain = 0  # seconds without a call, after it was asked to end, for which it goes on
@@ -170,7 +171,7 @@ def _uvicorn(gateway: Gateway, settings: Settings, certificate: Certificate | No
             ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
         )
     )
-    server.drain = settings.shutdown.drain
+    server.drain, server.ending = settings.shutdown.drain, gateway.ending
     if settings.backend != "local":  # whose sandboxes end with the server
         server.finish = gateway.finish
     return server

@@ -106,10 +106,6 @@ class _ArchivePart(Message):
     last: bool
 
 
-class ChangedError(Exception):
-    """The file was changed while it was sent."""
-
-
 @dataclass(frozen=True, slots=True)
 class LinkHolder:
     """For whom a link acts: whose sandbox it is, and to whom its use is charged."""
@@ -137,27 +133,34 @@ class Transfers:
 
     async def read(
         self, holder: LinkHolder, sandbox: str, path: str, version: Version, span: range
-    ) -> AsyncIterator[bytes]:
-        """Yield bytes of a file in parts. Raises as `look` does, or ChangedError: it was changed."""
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield bytes of a file in parts. Raises as `look` does, quota_exceeded, or session_busy: it was changed."""
         record = await self.files.sandboxes.resolve(holder.owner, sandbox)
         offset = span.start
         while offset < span.stop:
             limit = min(protocol.FILE_PART, span.stop - offset)
             now, data = await self.files.read_part(record, path, offset, limit)
             if now != version or not data:
-                raise ChangedError
-            self._moved(holder.account, record.name, out=len(data))
+                message, step = "The file was changed while it was sent.", "Open the link again."
+                raise SandpodError(ErrorCode.SESSION_BUSY, message, next_step=step)
+            self._move(holder.account, record.name, out=len(data))
             yield data
             offset += len(data)
+
+    def check_upload(self, holder: LinkHolder, size: int) -> None:
+        """Raise upload_too_large, or quota_exceeded, for a file that has so many bytes, or more."""
+        if size > self.max_bytes:
+            raise self._too_large()
+        self.files.sandboxes.meter.check_bytes(holder.account, size, upload=True)
 
     async def write(self, holder: LinkHolder, sandbox: str, path: str, chunks: AsyncIterator[bytes]) -> int:
         """Write a file from chunks of any size; it appears whole at the end or not at all. Returns its size.
 
+        Bytes count for the day as they come, for a file that does not appear, too.
         Raises session_not_found, invalid_path, quota_exceeded, upload_too_large, sandbox_lost.
         """
         check_path(path)
-        meter, size = self.files.sandboxes.meter, 0
-        meter.check_upload(holder.account, 0)
+        size = 0
 
         async def parts() -> AsyncIterator[bytes]:
             nonlocal size
@@ -165,10 +168,8 @@ class Transfers:
             async for chunk in chunks:
                 size += len(chunk)
                 if size > self.max_bytes:
-                    message = f"The file is over {self.max_bytes} bytes."
-                    step = "Send it in several files and join them with a run."
-                    raise SandpodError(ErrorCode.UPLOAD_TOO_LARGE, message, next_step=step)
-                meter.check_upload(holder.account, size)
+                    raise self._too_large()
+                self._move(holder.account, sandbox, into=len(chunk))
                 buffer += chunk
                 while len(buffer) >= protocol.FILE_PART:
                     yield bytes(buffer[: protocol.FILE_PART])
@@ -179,11 +180,10 @@ class Transfers:
             self.files.sandboxes, await self.files.sandboxes.resolve(holder.owner, sandbox)
         ) as connection:
             await connection.upload({"path": path, "overwrite": True}, parts())
-        self._moved(holder.account, sandbox, into=size)
         return size
 
     async def archive(self, holder: LinkHolder, sandbox: str, form: str) -> AsyncGenerator[bytes, None]:
-        """Yield a tar.gz or zip of the workspace in parts. Raises session_not_found, sandbox_lost."""
+        """Yield a tar.gz or zip of the workspace in parts. Raises session_not_found, quota_exceeded, sandbox_lost."""
         archive, part = secrets.token_hex(8), 0
         # One connection for all of it: the state of an archive belongs to a connection.
         async with talking(
@@ -195,11 +195,18 @@ class Transfers:
                     return
                 if not reply.payload:
                     raise senseless()
-                self._moved(holder.account, sandbox, out=len(reply.payload))
+                self._move(holder.account, sandbox, out=len(reply.payload))
                 yield reply.payload
                 part += 1
 
-    def _moved(self, account: Account, sandbox: str, *, into: int = 0, out: int = 0) -> None:
+    def _move(self, account: Account, sandbox: str, *, into: int = 0, out: int = 0) -> None:
+        self.files.sandboxes.meter.move(account, sandbox, into=into, out=out)
         self.files.metrics.file_bytes.labels("in").inc(into)
         self.files.metrics.file_bytes.labels("out").inc(out)
-        self.files.sandboxes.meter.moved(account, sandbox, into=into, out=out)
+
+    def _too_large(self) -> SandpodError:
+        message, step = (
+            f"The file is over {self.max_bytes} bytes.",
+            "Send it in several files and join them with a run.",
+        )
+        return SandpodError(ErrorCode.UPLOAD_TOO_LARGE, message, next_step=step)

@@ -156,8 +156,8 @@ class Files:
             version, around = await self.read_part(record, path, offset - before, most)
             taken = max(0, min(limit, len(around) - before))
             data = await asyncio.to_thread(masker.part, around, before, before + taken)
+        meter.move(account, record.name, out=taken)
         self.metrics.file_bytes.labels("out").inc(taken)
-        meter.moved(account, record.name, out=taken)
         return Part(record.name, version.size, taken, data)
 
     async def read_part(self, record: SandboxRecord, path: str, offset: int, limit: int) -> tuple[Version, bytes]:
@@ -188,14 +188,14 @@ class Files:
         check_path(path)
         self.check_upload(data)
         account, meter = account_of(current_caller()), self.sandboxes.meter
-        meter.check_upload(account, len(data))
+        meter.check_bytes(account, len(data), upload=True)
         fields = {"path": path, "overwrite": overwrite}
         record = await self.sandboxes.resolve(owner, sandbox)
-        await ask_runner(
-            self.sandboxes, record, lambda connection: connection.upload(fields, _parts(data)), again=overwrite
-        )
+        with meter.moving(account, record.name, files=len(data)):
+            await ask_runner(
+                self.sandboxes, record, lambda connection: connection.upload(fields, _parts(data)), again=overwrite
+            )
         self.metrics.file_bytes.labels("in").inc(len(data))
-        meter.moved(account, record.name, into=len(data))
         digest = hashlib.sha256(data).hexdigest()
         hint = self.sandboxes.replaced(record.name)
         return results.FileWritten(sandbox=record.name, path=shown_path(path), size=len(data), sha256=digest, hint=hint)

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_SECONDS: Final = 20.0  # from the first byte of a request, or the connection, to the end of its headers
+PASSED_ON: Final = b"x-sandpod-passed-on"  # header of a request that another gateway can answer, too
 PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})  # asked of a server by name, whichever takes the calls
 _DESCRIPTORS: Final = 65_536  # more than that, memory would not serve
 _LOOPBACK: Final = "127.0.0.1"
@@ -41,7 +42,9 @@ class BoundedConnection(H11Protocol):
     most: ClassVar[int]  # connections at a time
     new: ClassVar[dict["BoundedConnection", None]]  # which wait for a first request, the oldest first
     idle: ClassVar[dict["BoundedConnection", None]]  # which wait for another request, the longest idle first
-    last_call: ClassVar[float] = 0.0  # when something else than a probe was asked, on the loop's clock
+    last_call: ClassVar[float] = (
+        0.0  # when something was asked for which others know no other server, on the loop's clock
+    )
 
     _deadline: asyncio.TimerHandle | None = None
     _last = False  # whether the connection ends with its next answer
@@ -59,7 +62,7 @@ class BoundedConnection(H11Protocol):
         super().data_received(data)
         if self._serving():
             self._leave()
-            if self.scope["path"] not in PROBES:
+            if self.scope["path"] not in PROBES and all(name != PASSED_ON for name, _ in self.headers):
                 type(self).last_call = self.loop.time()
         elif self._deadline is None:
             self._start_timer()
@@ -109,7 +112,19 @@ def config(app: ASGIApp, *, most: int, **options: Any) -> uvicorn.Config:
     return uvicorn.Config(app, http=http, ws="none", **own, **options)
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
+    """A server that says when it does not listen any more."""
+
+    ending: asyncio.Event | None = None
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, and wait for answers in progress."""
+        if self.ending is not None:
+            self.ending.set()
+        await super().shutdown(sockets)
+
+
+class _Server(Server):
     capture_signals = nullcontext  # type: ignore[assignment]  # signals are for the main server
 
 

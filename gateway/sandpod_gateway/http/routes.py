@@ -21,6 +21,7 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Send
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.audit.act import note
@@ -47,6 +48,7 @@ _SAFE_HEADERS: Final = {
 _ARCHIVES: Final = {"tar.gz": "application/gzip", "zip": "application/zip"}
 
 MAX_UPLOADS: Final = 16  # into one sandbox at a time; each holds a part of a file here
+RETRY_SECONDS: Final = 5  # after which an upload too many may try again: nobody knows when one ends
 SILENCE: Final = 60.0  # seconds without a byte, after which an upload is given up
 CHECK_SECONDS: Final = 1.0  # that one look at the backend answers for; probes ask every few seconds
 
@@ -83,12 +85,11 @@ class FileRoutes:
             account = self.account(maker_id(request.query_params["token"]), owner, sandbox)
             holder = LinkHolder(owner, account)
             if method == "put":
-                size = await self._take(holder, sandbox, path, request.stream())
-                return JSONResponse({"sandbox": sandbox, "path": path, "size": size}, status_code=201)
+                return await self.take(request, holder, sandbox, path)
             self.transfers.files.sandboxes.meter.check_bytes(account)
             if method == "archive":
                 return await self._archive(holder, sandbox, path)
-            return await self._send(request, holder)
+            return await self.send(request, holder, sandbox, path)
         except SandpodError as error:
             note(error=error.code)
             return problem(error, headers=_SAFE_HEADERS)
@@ -103,20 +104,25 @@ class FileRoutes:
             "Content-Disposition": f"attachment; filename*=UTF-8''{quote(sandbox, safe='')}.{form}",
             "Accept-Ranges": "none",
         }
-        return StreamingResponse(_chained(await anext(parts), parts), headers=headers)
+        return _Stream(_chained(await anext(parts), parts), headers=headers)
 
-    async def _take(self, holder: LinkHolder, sandbox: str, path: str, chunks: AsyncIterator[bytes]) -> int:
+    async def take(self, request: Request, holder: LinkHolder, sandbox: str, path: str) -> Response:
+        """Write a request's body to a file. Raises as `Transfers.write` does, rate_limited, or timeout."""
+        declared = request.headers.get("content-length", "")
+        self.transfers.check_upload(holder, int(declared[:20]) if declared.isdecimal() else 0)
         if self._uploads[sandbox] >= MAX_UPLOADS:
             message = f"{MAX_UPLOADS} uploads into this sandbox are under way, the most at a time."
-            raise SandpodError(ErrorCode.RATE_LIMITED, message, next_step="Wait for some of them to end.")
+            step = "Wait for some of them to end."
+            raise SandpodError(ErrorCode.RATE_LIMITED, message, next_step=step, retry_after=RETRY_SECONDS)
         self._uploads[sandbox] += 1
         try:
-            return await self.transfers.write(holder, sandbox, path, _timely(chunks))
+            size = await self.transfers.write(holder, sandbox, path, _timely(request.stream()))
+            return JSONResponse({"sandbox": sandbox, "path": path, "size": size}, status_code=201)
         finally:
             self._uploads -= Counter([sandbox])  # keeps no zeros
 
-    async def _send(self, request: Request, holder: LinkHolder) -> Response:
-        sandbox, path = request.path_params["sandbox"], request.path_params["path"]
+    async def send(self, request: Request, holder: LinkHolder, sandbox: str, path: str) -> Response:
+        """Return a file, or the part that a request asks for. Raises as `Transfers.look` does."""
         version = await self.transfers.look(holder.owner, sandbox, path)
         tag = f'"{version.mtime:.6f}-{version.size}"'
         kind, name = mime_type(path), quote(posixpath.basename(path), safe="")
@@ -137,8 +143,20 @@ class FileRoutes:
         headers["Content-Length"] = str(len(span))
         if request.method == "HEAD":
             return Response(status_code=status, headers=headers)
-        body = self.transfers.read(holder, sandbox, path, version, span)
-        return StreamingResponse(body, status_code=status, headers=headers)
+        self.transfers.files.sandboxes.meter.check_bytes(holder.account, len(span))
+        parts = self.transfers.read(holder, sandbox, path, version, span)
+        return _Stream(_chained(await anext(parts, b""), parts), status_code=status, headers=headers)
+
+
+class _Stream(StreamingResponse):
+    """An answer in parts. Where one can't be sent, the connection is closed, so that nobody takes it for whole."""
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the parts."""
+        try:
+            await super().stream_response(send)
+        except SandpodError as error:
+            note(error=error.code)
 
 
 async def _timely(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -9,9 +9,9 @@ import asyncio
 import json
 import re
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
+from weakref import WeakValueDictionary
 
 from cachetools import LRUCache
 from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
@@ -20,6 +20,7 @@ from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types import DEFAULT_NEGOTIATED_VERSION
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.auth.current import owner_in
@@ -51,8 +52,11 @@ class _Anywhere:
 class Sessions(_Anywhere):
     """Sessions over streamable HTTP."""
 
+    # By owner and id, what a session is called here that was opened again; also once it has ended.
     _again: LRUCache[tuple[str, str], str] = field(default_factory=lambda: LRUCache(DEFAULT_MAX_SESSIONS), init=False)
-    _opening: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _opening: WeakValueDictionary[tuple[str, str], asyncio.Lock] = field(
+        default_factory=WeakValueDictionary, init=False
+    )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
@@ -68,26 +72,25 @@ class Sessions(_Anywhere):
         here = await self._here(match, scope, receive, send)
         if here is None:
             return
-        session = match[3] if given.startswith(self.peers.prefix) else await self._reopen(owner, given, scope, send)
+        session: str | None = match[3]
+        if not given.startswith(self.peers.prefix):
+            if scope["method"] == "DELETE" and (owner, given) not in self._again:
+                self._again[owner, given] = match[3]  # which is no session here
+                await Response()(scope, here, send)
+                return
+            session = self._again.get((owner, given)) or await self._reopen((owner, given), scope, send)
         if session is not None:
-            await self._use(session, (owner, given), scope, here, send)
+            headers = MutableHeaders(raw=list(scope["headers"]))
+            headers[MCP_SESSION_ID_HEADER] = session
+            await self.app({**scope, "headers": headers.raw}, here, self._named(send, given))
 
-    async def _use(self, session: str, known: tuple[str, str], scope: Scope, receive: Receive, send: Send) -> None:
-        def look(status: int) -> None:
-            if scope["method"] == "DELETE" or status == HTTPStatus.NOT_FOUND:
-                self._again.pop(known, None)
-
-        headers = MutableHeaders(raw=list(scope["headers"]))
-        headers[MCP_SESSION_ID_HEADER] = session
-        await self.app({**scope, "headers": headers.raw}, receive, self._named(send, known[1], look))
-
-    async def _reopen(self, owner: str, given: str, scope: Scope, send: Send) -> str | None:
+    async def _reopen(self, known: tuple[str, str], scope: Scope, send: Send) -> str | None:
         """Return what a session of a process that is gone is called here; None if it is refused, with the answer sent.
 
         Whoever sends its id gets a session of their own: nothing of it is left that could be another's.
         """
-        async with self._opening:
-            if (owner, given) not in self._again:
+        async with self._opening.setdefault(known, asyncio.Lock()):
+            if known not in self._again:
                 version = Headers(scope=scope).get(MCP_PROTOCOL_VERSION_HEADER, DEFAULT_NEGOTIATED_VERSION)
                 client = {"name": "unknown", "version": "0"}
                 params = {"protocolVersion": version, "capabilities": {}, "clientInfo": client}
@@ -98,8 +101,8 @@ class Sessions(_Anywhere):
                         await send(message)
                     return None
                 await self._post(scope, {"method": "notifications/initialized"}, session)
-                self._again[owner, given] = session
-            return self._again[owner, given]
+                self._again[known] = session
+            return self._again[known]
 
     async def _post(self, scope: Scope, message: dict[str, Any], session: str | None = None) -> list[Message]:
         """Send a message of the caller's own, and return the answer."""
@@ -121,14 +124,12 @@ class Sessions(_Anywhere):
         await self.app({**scope, "method": "POST", "headers": headers.raw}, replayed(body, stay), keep)
         return answer
 
-    def _named(self, send: Send, name: str | None = None, look: Any = None) -> Send:
+    def _named(self, send: Send, name: str | None = None) -> Send:
         """Return a `send` that tells a session's client its name, in place of what it is called here."""
 
         async def send_on(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(raw=list(message["headers"]))
-                if look is not None:
-                    look(message["status"])
                 if MCP_SESSION_ID_HEADER in headers:
                     headers[MCP_SESSION_ID_HEADER] = name or self.peers.prefix + headers[MCP_SESSION_ID_HEADER]
                     message = {**message, "headers": headers.raw}

@@ -4,9 +4,11 @@ Both have the same keys, the same Host and Origin checks and the same bounds. A 
 came. A request's address and headers choose the transport and the toolsets, and hold the API key.
 """
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
@@ -18,12 +20,11 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import TOOLS, expanded
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.http.attempts import Attempts
 from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.limits import BoundedBodies, OpenSessions, Requests, SessionLimit
 from sandpod_gateway.http.negotiation import coded, problem, refused
@@ -52,13 +53,13 @@ class Transports:
         origins: list[str] | None,
         sessions: OpenSessions,
         requests: Requests,
-        attempts: Attempts,
         allow_query_key: bool,
         refusals: RefusedRequests,
         peers: Peers,
+        ending: asyncio.Event,
     ) -> None:
         self._peers = peers
-        self._attempts = attempts
+        self._ending = ending
         self._refusals = refusals
         self._allow_query_key = allow_query_key
         guards: dict[str, Any] = {"host_origin_protection": True, "allowed_hosts": hosts, "allowed_origins": origins}
@@ -98,11 +99,15 @@ class Transports:
             await served(scope, receive, self._refusals.seen(scope, send))
             return
         if not was_passed_on(scope):  # else the other gateway does so
-            send = self._attempts.slowed(served, self._refusals.seen(served, send))
+            send = self._refusals.seen(served, send)
         if served["path"] == MCP_PATH:
-            await coded(self._streamable, served, receive, send)
-        elif served["path"] == SSE_PATH:  # an endless answer, and a session
-            await coded(self._sse, served, receive, self._with_query(scope, served, send))
+            streamable = (
+                self._streamable if scope["method"] != "GET" else partial(_standing, self._streamable, self._ending)
+            )
+            await coded(streamable, served, receive, send)
+        elif served["path"] == SSE_PATH:  # a session
+            sse = partial(_standing, self._sse, self._ending)
+            await coded(sse, served, receive, self._with_query(scope, served, send))
         else:
             # A message to a session that ends at this moment was accepted and is dropped, as any later one would be.
             with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
@@ -121,6 +126,29 @@ class Transports:
             await send(message)
 
         return send_on
+
+
+async def _standing(app: ASGIApp, ending: asyncio.Event, scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve a request whose answer has no end of its own: it ends with the server, as if the client had left."""
+    last: Message = {}
+
+    async def receive_on() -> Message:
+        end, message = asyncio.ensure_future(ending.wait()), asyncio.ensure_future(receive())
+        try:
+            await asyncio.wait((end, message), return_when=asyncio.FIRST_COMPLETED)
+            return message.result() if message.done() else {"type": "http.disconnect"}
+        finally:
+            end.cancel()
+            message.cancel()
+
+    async def send_on(message: Message) -> None:
+        nonlocal last
+        last = message
+        await send(message)
+
+    await app(scope, receive_on, send_on)
+    if ending.is_set() and (last.get("more_body") or last.get("type") == "http.response.start"):
+        await send({"type": "http.response.body", "body": b""})
 
 
 def _resolved(scope: Scope, *, allow_query_key: bool) -> Scope | Response:
@@ -153,7 +181,7 @@ def _resolved(scope: Scope, *, allow_query_key: bool) -> Scope | Response:
         "path": path,
         "raw_path": path.encode(),
         "query_string": urlencode(kept).encode("latin-1"),
-        "headers": _with_key(scope["headers"], key),
+        "headers": with_key(scope["headers"], key),
     }
 
 
@@ -161,7 +189,8 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
     return parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
 
 
-def _with_key(raw: list[tuple[bytes, bytes]], from_query: str | None) -> list[tuple[bytes, bytes]]:
+def with_key(raw: list[tuple[bytes, bytes]], from_query: str | None = None) -> list[tuple[bytes, bytes]]:
+    """Return a request's headers with its key where all of them are looked for: as a bearer token."""
     headers = MutableHeaders(raw=list(raw))
     key = headers.get("x-api-key") or from_query
     if key is not None and not headers.get("authorization", "").lower().startswith("bearer "):

@@ -18,7 +18,7 @@ from mcp_types import CallToolRequestParams, ContentBlock, ReadResourceRequestPa
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.audit.act import Act, bounded
 from sandpod_gateway.audit.log import AuditLog
-from sandpod_gateway.auth.callers import LOCAL_KEY_ID, TOKEN_KEY_ID
+from sandpod_gateway.auth.callers import facts_of
 from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import text_size
@@ -36,7 +36,6 @@ _SHOWN: Final = frozenset(
     }
 )
 _RESULT: Final = {"sandbox": "sandbox", "run_id": "run_id", "outcome": "run_outcome", "installation": "installation"}
-_OTHER_KEYS: Final = {LOCAL_KEY_ID: "none", TOKEN_KEY_ID: "token"}
 _STDIO: Final = "stdio"
 
 
@@ -54,7 +53,7 @@ class AuditMiddleware(Middleware):
         arguments = context.message.arguments or {}
         code = next((arguments[name] for name in _CODE if isinstance(arguments.get(name), str)), None)
         shown = {name: bounded(value) for name, value in arguments.items() if name in _SHOWN and type(value) is str}
-        act = Act("call", _who(), code)
+        act = Act("call", who(), code)
         act.note(tool=context.message.name, parameters=shown or None, bytes_in=_size(arguments))
         act.note(language=shown.get("language"))
         async with self._log.recording(act):
@@ -74,7 +73,7 @@ class AuditMiddleware(Middleware):
         call_next: CallNext[ReadResourceRequestParams, ResourceResult],
     ) -> ResourceResult:
         """Record what is read."""
-        act = Act("read", _who())
+        act = Act("read", who())
         act.note(uri=str(context.message.uri))
         async with self._log.recording(act):
             try:
@@ -97,14 +96,14 @@ def _not_found(act: Act) -> Iterator[None]:
         raise
 
 
-def _who() -> dict[str, Any]:
-    caller = current_caller()
-    key = _OTHER_KEYS.get(caller.key_id) or caller.key_id.hex()
+def who() -> dict[str, Any]:
+    """Return whose call it is, by which key, and where it comes from."""
+    facts = facts_of(current_caller())
     try:
         client = get_http_request().client
     except RuntimeError:  # no request over HTTP
-        return {"user": caller.owner, "key": key, "from": _STDIO}
-    return {"user": caller.owner, "key": key, "from": client.host if client is not None else "unknown"}
+        return {**facts, "from": _STDIO}
+    return {**facts, "from": client.host if client is not None else "unknown"}
 
 
 def _facts(result: ToolResult) -> dict[str, Any]:

@@ -36,6 +36,8 @@ Call = MiddlewareContext[CallToolRequestParams]
 Listing = MiddlewareContext[Any]
 
 FILES_URI: Final = "sandpod://sandboxes/{sandbox}/files/{path*}"
+RETRY_SECONDS: Final = 1
+"""Seconds after which a call too many may try again: nobody knows when one ends."""
 _FILES_TOOLSET: Final[Toolset] = "core"  # the toolset of read_file, with which the resource is on and off
 _FILES: Final = FILES_URI.partition("{")[0]
 _ALIASES: Final = {
@@ -92,7 +94,8 @@ class CallMiddleware(Middleware):
         owner = caller.owner
         if self._calls[owner] >= self._per_owner:
             message = f"You have {self._per_owner} calls in progress, the most for one caller."
-            error = SandpodError(ErrorCode.RATE_LIMITED, message, next_step="Wait for some of them to end.")
+            step = "Wait for some of them to end."
+            error = SandpodError(ErrorCode.RATE_LIMITED, message, next_step=step, retry_after=RETRY_SECONDS)
             return refuse(self._metrics, error)
         self._calls[owner] += 1
         try:

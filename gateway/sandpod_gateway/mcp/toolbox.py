@@ -60,6 +60,7 @@ class SetTool(FunctionTool):
     """A tool of a toolset. Tools without one are always listed."""
 
     toolset: Toolset
+    result: type[BaseModel]  # of a call that is not refused
 
     def get_meta(self) -> dict[str, Any]:
         """Return what clients get in addition to the schema: nothing, since a model pays for it."""
@@ -91,7 +92,7 @@ class Toolbox:
                 "parameters": input_schema(tool.parameters, self.facts),
                 "output_schema": output_schema(model),
             }
-            self.mcp.add_tool(SetTool(**{**dict(tool), **fields}, toolset=toolset))
+            self.mcp.add_tool(SetTool(**{**dict(tool), **fields}, toolset=toolset, result=model))
             return answers
 
         return decorate

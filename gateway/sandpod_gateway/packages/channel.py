@@ -133,10 +133,10 @@ class Channel(ABC, Generic[S, R]):
             ]
             changes = self._changes(wanted, state, found, files)
             if missing or changes:
-                order = {"packages": missing, **changes}
-                state = await talk.install(order, [content.file for _, content in files])
                 size = sum(content.size for _, content in files)
-                self._sandboxes.meter.moved(account, record.name, packages=size)
+                order = {"packages": missing, **changes}
+                with self._sandboxes.meter.moving(account, record.name, packages=size):
+                    state = await talk.install(order, [content.file for _, content in files])
         return self._result(found, [package for package, _ in files], state)
 
     def present(self, wanted: list[Any], state: S) -> list[Package] | None:

@@ -103,7 +103,11 @@ class Accounting:
         return [name for name, use in self._meter.document.sandboxes.items() if use.until is not None]
 
     async def _charge(self, name: str) -> None:
-        record, now = await self._backend.get(name), self._meter.clock()
+        try:
+            record = await self._backend.get(name)
+        except SandpodError:
+            return  # its tenant is not available yet
+        now = self._meter.clock()
         use = self._meter.document.sandboxes.get(name)
         if use is None or use.until is None:
             return
@@ -130,23 +134,24 @@ class Accounting:
             try:
                 templates = await self._backend.templates(owner_of(tenant, ""))
             except SandpodError as error:
-                logger.warning("the memory limits of templates can't be read: %s", error)
+                if error.code != ErrorCode.FORBIDDEN:  # as of a tenant that was removed
+                    logger.warning("the memory limits of templates can't be read: %s", error)
                 continue
             self._meter.memory.update(((tenant, each.name), each.memory) for each in templates)
 
     async def _look(self, run: str, of: BackgroundRun) -> None:
-        record = await self._backend.get(of.sandbox)
-        if record is None or record.status not in {"Ready", "Pending"}:
-            self._meter.background_ended(run, None, 0)
-        elif record.status == "Ready":
-            try:
+        try:
+            record = await self._backend.get(of.sandbox)
+            if record is None or record.status not in {"Ready", "Pending"}:
+                self._meter.background_ended(run, None, 0)
+            elif record.status == "Ready":
                 async with self._sandboxes.connection(record) as connection:
                     await self._ask(run, connection)
-            except ConnectionLostError:
-                return  # the next look will tell
-            except SandpodError as error:
-                if error.code == ErrorCode.NOT_FOUND:  # forgotten, as after a suspension
-                    self._meter.background_ended(run, None, 0)
+        except ConnectionLostError:
+            return  # the next look will tell
+        except SandpodError as error:
+            if error.code == ErrorCode.NOT_FOUND:  # forgotten, as after a suspension
+                self._meter.background_ended(run, None, 0)
 
     async def _ask(self, run: str, connection: RunnerConnection) -> None:
         fields = {"run": split_run_id(run)[1], "cursor": 0, "wait": 0, "limit": 1}

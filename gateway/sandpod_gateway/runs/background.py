@@ -7,6 +7,7 @@ any gateway can go on where another one left off.
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final, Literal, TypeVar
 
 from sandpod_api.base import rfc3339
@@ -61,25 +62,25 @@ class BackgroundRuns:
         """
         check_run(request, self._limits)
         account, meter = account_of(current_caller()), self._sandboxes.meter
-        meter.check_run(account)
-        record = await self._sandboxes.resolve(owner, sandbox)
-        secrets = await self._sandboxes.secrets.of(record)
-        active = ActiveRun(record=record, request=request, recorder=Recorder(0), secrets=secrets)
-        await self._sandboxes.keep_busy(record.name, self._limits.timeout(request.timeout))
-
-        async def begin(connection: RunnerConnection) -> str:
-            handle = await start_run(connection, active, self._limits, detached=True)
-            try:
-                return await connection.wait_for(handle.accepted)
-            finally:
-                connection.runs.pop(active.run, None)
-
-        run = await ask_runner(self._sandboxes, record, begin, again=True)
-        name = run_id(record.name, run)
-        if run == active.run:  # else it is an earlier call's, with the same key
-            seconds = self._limits.timeout(request.timeout)
-            meter.background_began(account, record.name, name, sent=request.size, seconds=seconds)
+        # The place is passed on to the run once that has begun, with nothing awaited in between.
+        with meter.running(account):
+            record = await self._sandboxes.resolve(owner, sandbox)
+            secrets = await self._sandboxes.secrets.of(record)
+            active = ActiveRun(record=record, request=request, recorder=Recorder(0), secrets=secrets)
+            await self._sandboxes.keep_busy(record.name, self._limits.timeout(request.timeout))
+            run = await ask_runner(self._sandboxes, record, partial(self._begin, active), again=True)
+            name = run_id(record.name, run)
+            if run == active.run:  # else it is an earlier call's, with the same key
+                seconds = self._limits.timeout(request.timeout)
+                meter.background_began(account, record.name, name, sent=request.size, seconds=seconds)
         return RunStarted(run_id=name, sandbox=record.name, state="running")
+
+    async def _begin(self, active: ActiveRun, connection: RunnerConnection) -> str:
+        handle = await start_run(connection, active, self._limits, detached=True)
+        try:
+            return await connection.wait_for(handle.accepted)
+        finally:
+            connection.runs.pop(active.run, None)
 
     async def read(
         self,

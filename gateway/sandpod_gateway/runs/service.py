@@ -79,11 +79,11 @@ class Runs:
         if fresh is not None and (sandbox is not None or request.context is not None or request.key is not None):
             message = "fresh goes with none of sandbox, context and idempotency_key: nothing of its sandbox stays."
             raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step="Leave one of them out.")
-        self._sandboxes.meter.check_run(account_of(current_caller()))
-        if fresh is None:
-            return await self._run_in(await self._sandboxes.resolve(owner, sandbox), request, send)
-        async with self._fresh(request, fresh) as record:
-            return await self._run_in(record, request, send, fresh=True)
+        with self._sandboxes.meter.running(account_of(current_caller())):
+            if fresh is None:
+                return await self._run_in(await self._sandboxes.resolve(owner, sandbox), request, send)
+            async with self._fresh(request, fresh) as record:
+                return await self._run_in(record, request, send, fresh=True)
 
     @asynccontextmanager
     async def _fresh(self, request: RunRequest, claim: ClaimRequest) -> AsyncIterator[SandboxRecord]:
@@ -192,7 +192,7 @@ class Runs:
     def _metered(self, active: ActiveRun) -> Iterator[None]:
         """Charge what a run uses to its caller."""
         account, sandbox, meter = account_of(current_caller()), active.record.name, self._sandboxes.meter
-        with meter.running(account, sandbox):
+        with meter.busy(sandbox):
             try:
                 yield
             finally:

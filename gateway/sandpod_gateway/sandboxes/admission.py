@@ -16,11 +16,13 @@ async def claim(backend: Backend, meter: Meter, request: ClaimRequest) -> Sandbo
     Raises quota_exceeded, or the backend's refusal.
     """
     account = account_of(current_caller())
-    if not meter.limits_sandboxes(account) or await _is_there(backend, request):
+    if not meter.limits.bound_sandboxes(account) or await _is_there(backend, request):
         record = await backend.claim(request)
     else:
-        known = [await backend.get(name) for name in meter.sandboxes(account[:1])]
-        with meter.claiming(account, {each.name for each in known if each is not None and each.status not in _ENDED}):
+        # One that comes meanwhile, by a claim at the same time, is none of these.
+        names = list(meter.sandboxes(account[:1]))
+        ended = {name for name in names if _has_ended(await backend.get(name))}
+        with meter.claiming(account, ended):
             record = await backend.claim(request)
     if record.fresh:
         meter.claimed(account, record.name, record.template, record.created.timestamp())
@@ -28,5 +30,10 @@ async def claim(backend: Backend, meter: Meter, request: ClaimRequest) -> Sandbo
 
 
 async def _is_there(backend: Backend, request: ClaimRequest) -> bool:
-    held = await backend.list(request.owner) if request.session else []
-    return any(each.session == request.session and each.status not in _ENDED for each in held)
+    # Asked without a session, too: what the tenant has is known once this is answered.
+    held = await backend.list(request.owner)
+    return any(request.session == each.session != "" and not _has_ended(each) for each in held)
+
+
+def _has_ended(record: SandboxRecord | None) -> bool:
+    return record is None or record.status in _ENDED

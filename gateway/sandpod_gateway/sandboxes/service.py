@@ -1,14 +1,14 @@
 """Who holds which sandbox, and the one connection to each that is in use.
 
-Every handle that comes from outside goes through `find`, the only place where a sandbox's owner is compared with the
-caller: another's sandbox is answered exactly like one that does not exist.
+Every handle that comes from outside goes through `find`, which looks among the caller's sandboxes and no others:
+another's is answered exactly like one that does not exist.
 """
 
 import asyncio
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -80,13 +80,8 @@ class Sandboxes:
             raise unusable(record)
         return record
 
-    async def _named(self, owner: str, session: str) -> SandboxRecord | None:
-        """Return the owner's sandbox of that name: one that can be used, or else the latest one."""
-        named = [record for record in await self.list(owner) if record.session == session]
-        return next((record for record in named if record.status in _USABLE), named[-1] if named else None)
-
     async def _default(self, owner: str, *, make: bool) -> SandboxRecord:
-        record = await self._named(owner, DEFAULT_SESSION)
+        record = _named(await self.list(owner), DEFAULT_SESSION)
         if record is not None and record.status in _USABLE:
             return await self._awake(record)
         if not make:
@@ -137,14 +132,18 @@ class Sandboxes:
         await self._backend.keep_busy(name, seconds)
 
     async def owner_of(self, name: str) -> str | None:
-        """Return whose a sandbox is, which no caller may learn; None when there is none of that name."""
-        return record.owner if (record := await self._backend.get(name)) is not None else None
+        """Return whose a sandbox is, which no caller may learn; None when there is none of that name, or not yet."""
+        with contextlib.suppress(SandpodError):
+            return record.owner if (record := await self._backend.get(name)) is not None else None
+        return None
 
     async def find(self, owner: str, handle: str) -> SandboxRecord:
-        """Return the caller's sandbox of that handle or name, even one that has ended. Raises session_not_found."""
-        record, allowed = await self._backend.get(handle), current_caller().templates
-        if record is None or record.owner != owner or (allowed is not None and record.template not in allowed):
-            record = await self._named(owner, handle)
+        """Return the caller's sandbox of that handle or name, even one that has ended. Raises session_not_found.
+
+        It is looked for among the caller's alone: whatever there is of others makes no difference, not even in time.
+        """
+        records = await self.list(owner)
+        record = next((each for each in records if each.name == handle), None) or _named(records, handle)
         if record is None:
             step = "Call list_sandboxes, or leave `sandbox` out to use your default one."
             raise SandpodError(ErrorCode.SESSION_NOT_FOUND, "There is no such sandbox.", next_step=step)
@@ -254,8 +253,13 @@ class Sandboxes:
             if slot.users or slot.lock.locked():
                 continue
             unused = slot.connection is None or slot.connection.closed or slot.last_used < oldest
-            if unused or await self._backend.get(name) is None:
+            if unused or await self._is_gone(name):
                 await self._disconnect(name)
+
+    async def _is_gone(self, name: str) -> bool:
+        with contextlib.suppress(SandpodError):
+            return await self._backend.get(name) is None
+        return False  # nobody knows
 
     async def _disconnect(self, name: str) -> None:
         if (slot := self._slots.pop(name, None)) is not None:
@@ -274,3 +278,9 @@ class Sandboxes:
         """Close all connections."""
         for name in list(self._slots):
             await self._disconnect(name)
+
+
+def _named(records: Sequence[SandboxRecord], session: str) -> SandboxRecord | None:
+    """Return the sandbox of that name: one that can be used, or else the latest one."""
+    named = [record for record in records if record.session == session]
+    return next((record for record in named if record.status in _USABLE), named[-1] if named else None)

@@ -5,24 +5,21 @@ A call costs some microseconds: what other gateways use is added up when their d
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Final
-
-from cachetools import LRUCache
 
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.usage import live, quotas
 from sandpod_gateway.usage.amounts import GIB, SECOND, Account, Amounts, Scope
+from sandpod_gateway.usage.busy import BusyTimes
 from sandpod_gateway.usage.document import MAX_BACKGROUND, BackgroundRun, Document, SandboxUse, day_of
 from sandpod_gateway.usage.live import Live, Window
-from sandpod_gateway.usage.settings import Quota, QuotaSettings
+from sandpod_gateway.usage.settings import QuotaSettings
 from sandpod_gateway.usage.shared import DaySums, Others, ScopeCounts
 
 MAX_CPUS: Final = 64
 """Processors that a sandbox is believed to use at most: its report may be forged, and counts for its tenant."""
-_KNOWN_ACCOUNTS: Final = 4096
-_NO_LIMIT: Final = Quota()
 
 
 class Meter:
@@ -35,22 +32,22 @@ class Meter:
         self.memory: dict[tuple[str, str], int] = {}  # bytes that sandboxes may use, by tenant and template
         self.changed = asyncio.Event()  # set with each change that others should see
         self.urgent = asyncio.Event()  # set with each that should be kept soon
-        self._limits = limits
+        self.limits = quotas.Limits(limits)
         self._metrics = metrics
-        self._quotas: LRUCache[Account, Sequence[tuple[int, Scope, Quota]]] = LRUCache(_KNOWN_ACCOUNTS)
         self._accounts: dict[Account, Live] = {}
         self._runs = ScopeCounts()
         self._claims = ScopeCounts()
         self._calls: dict[Scope, Window] = {}
         self._background: dict[str, BackgroundRun] = {}  # those that are counted as going on
-        self._busy: dict[str, list[int]] = {}  # by sandbox: runs going on, and up to when they are counted
+        self._busy = BusyTimes(self._now, self._charge_busy)
+        self._held, self._held_uploads = ScopeCounts(), ScopeCounts()  # bytes that are on their way
         self._sums = self._others_sums = DaySums()
 
     def call(self, account: Account, key_id: bytes) -> None:
         """Count a call. Raises SandpodError: rate_limited."""
         now = self.clock()
         windows = []
-        for level, scope, quota in self._limited(account):
+        for level, scope, quota in self.limits.of(account):
             if (limit := quota.calls_per_minute) is not None:
                 made = self._calls.setdefault(scope, Window())
                 windows.append(made)
@@ -65,9 +62,22 @@ class Meter:
         self._charge(account, Amounts(calls=1))
         self.changed.set()
 
+    @contextmanager
+    def running(self, account: Account) -> Iterator[None]:
+        """Hold a place for a run, from before anything is done for it until the block is left.
+
+        Raises SandpodError: rate_limited or quota_exceeded, where the account may begin no run now.
+        """
+        self.check_run(account)
+        self._count_run(account, 1)
+        try:
+            yield
+        finally:
+            self._count_run(account, -1)
+
     def check_run(self, account: Account) -> None:
         """Raise rate_limited or quota_exceeded where the account may begin no run now."""
-        for level, scope, quota in self._limited(account):
+        for level, scope, quota in self.limits.of(account):
             limit = quota.concurrent_runs
             if limit is not None and self._runs[scope] + self.others.runs[scope] >= limit:
                 raise quotas.too_many_runs(level, limit)
@@ -76,15 +86,13 @@ class Meter:
                 raise quotas.day_is_used_up(level, limit, "seconds of processor time", self.clock())
         self.check_bytes(account)
 
-    def check_bytes(self, account: Account, *, upload: bool = False) -> int | None:
-        """Return how many bytes the account may still move, or `upload`, today; None for any number.
-
-        Raises SandpodError: quota_exceeded, where there are none left.
-        """
+    def check_bytes(self, account: Account, size: int = 0, *, upload: bool = False) -> None:
+        """Raise quota_exceeded where the account may move nothing more today, or `upload`, or not so many bytes."""
         rooms = []
-        for level, scope, quota in self._limited(account):
+        for level, scope, quota in self.limits.of(account):
             used = self._today(scope)
-            moved, uploads = used.bytes_in + used.bytes_out, used.uploads
+            moved = used.bytes_in + used.bytes_out + self._held[scope]
+            uploads = used.uploads + self._held_uploads[scope]
             limits = [(quota.bytes_per_day, moved, "bytes in and out of sandboxes")]
             limits += [(quota.upload_bytes_per_day, uploads, "bytes of uploaded files")] if upload else []
             for limit, amount, what in limits:
@@ -92,22 +100,17 @@ class Meter:
                     if amount >= limit:
                         raise quotas.day_is_used_up(level, limit, what, self.clock())
                     rooms.append(limit - amount)
-        return min(rooms, default=None)
-
-    def check_upload(self, account: Account, size: int) -> None:
-        """Raise quota_exceeded where so many bytes more would pass what the account may upload today."""
-        room = self.check_bytes(account, upload=True)
-        if room is not None and size > room:
+        if size > (room := min(rooms, default=size)):
             raise quotas.too_large_for_today(room, self.clock())
 
     @contextmanager
-    def running(self, account: Account, sandbox: str) -> Iterator[None]:
-        """Count a run while the block goes on."""
-        self._run_began(account, sandbox)
+    def busy(self, sandbox: str) -> Iterator[None]:
+        """Count the time of a sandbox as one in which a run is going on, until the block is left."""
+        self._busy.count(sandbox, 1)
         try:
             yield
         finally:
-            self._run_ended(account, sandbox)
+            self._busy.count(sandbox, -1)
 
     def ended(self, account: Account, sandbox: str, *, cpu: float, elapsed: float, moved: tuple[int, int]) -> None:
         """Count a run's end: seconds of processor time, seconds that it took, and bytes in and out."""
@@ -136,26 +139,44 @@ class Meter:
             self.ended(known.account, known.sandbox, cpu=used, elapsed=elapsed, moved=(0, written))
             self._follow_background()
 
-    def moved(self, account: Account, sandbox: str, *, into: int = 0, out: int = 0, packages: int = 0) -> None:
-        """Count bytes of files and of packages that were put into a sandbox, or read from it."""
-        self._charge(account, Amounts(bytes_in=into + packages, uploads=into, bytes_out=out), sandbox)
+    def move(self, account: Account, sandbox: str, *, into: int = 0, out: int = 0) -> None:
+        """Count bytes of files before they go into a sandbox, or on from it.
+
+        Raises SandpodError: quota_exceeded, where they are too many for today; then none of them counts.
+        """
+        self.check_bytes(account, into + out, upload=bool(into))
+        self._charge(account, Amounts(bytes_in=into, uploads=into, bytes_out=out), sandbox)
 
     @contextmanager
-    def claiming(self, account: Account, alive: Collection[str]) -> Iterator[None]:
-        """Hold a place for a sandbox. `alive` are those of the tenant that have not ended.
+    def moving(self, account: Account, sandbox: str, *, files: int = 0, packages: int = 0) -> Iterator[None]:
+        """Hold room for bytes that go into a sandbox until the block is left; then they count. Raises as `move`."""
+        amounts = Amounts(bytes_in=files + packages, uploads=files)
+        self.check_bytes(account, amounts.bytes_in, upload=bool(files))
+        self._held.add(account, amounts.bytes_in)
+        self._held_uploads.add(account, amounts.uploads)
+        try:
+            yield
+            self._charge(account, amounts, sandbox)
+        finally:
+            self._held.add(account, -amounts.bytes_in)
+            self._held_uploads.add(account, -amounts.uploads)
+
+    @contextmanager
+    def claiming(self, account: Account, ended: Collection[str]) -> Iterator[None]:
+        """Hold a place for a sandbox. `ended` are those of the tenant that take none any more.
 
         Raises SandpodError: quota_exceeded.
         """
         known = self.sandboxes(account[:1]).items()
-        for level, scope, quota in self._limited(account):
-            held = sum(1 for name, holder in known if holder[: level + 1] == scope and name in alive)
+        for level, scope, quota in self.limits.of(account):
+            held = sum(1 for name, holder in known if holder[: level + 1] == scope and name not in ended)
             if (limit := quota.sandboxes) is not None and held + self._claims[scope] >= limit:
                 raise quotas.too_many_sandboxes(level, limit)
-        self._claims.add(account)
+        self._claims.add(account, 1)
         try:
             yield
         finally:
-            self._claims.take(account)
+            self._claims.add(account, -1)
 
     def sandboxes(self, tenant: Scope) -> dict[str, Account]:
         """Return who holds which sandboxes of a tenant, as all gateways know it."""
@@ -166,10 +187,6 @@ class Meter:
         """Return who holds a sandbox, as far as it is known."""
         own = self.document.sandboxes.get(sandbox)
         return own.account if own is not None else self.others.sandboxes.get(sandbox)
-
-    def limits_sandboxes(self, account: Account) -> bool:
-        """Return whether there is any limit of the account's sandboxes."""
-        return any(quota.sandboxes is not None for _, _, quota in self._limited(account))
 
     def claimed(self, account: Account, name: str, template: str, at: float) -> None:
         """Count the time of a sandbox that was claimed here, from a time in seconds since 1970."""
@@ -200,8 +217,7 @@ class Meter:
 
     def accrue_runs(self) -> None:
         """Count the time of runs that are going on."""
-        for name in list(self._busy):
-            self._count_busy(name)
+        self._busy.charge()
 
     def reset(self, document: Document) -> None:
         """Go on with another document of this gateway, which another one has added to."""
@@ -253,20 +269,10 @@ class Meter:
                 both.add(sums.of(scope))
         return both
 
-    def _run_began(self, account: Account, sandbox: str) -> None:
-        self._runs.add(account)
-        self._live(account).runs += 1
-        self._count_busy(sandbox)
-        self._busy.setdefault(sandbox, [0, self._now()])[0] += 1
-        self.changed.set()
-
-    def _run_ended(self, account: Account, sandbox: str) -> None:
-        self._runs.take(account)
-        self._live(account).runs -= 1
-        self._count_busy(sandbox)
-        self._busy[sandbox][0] -= 1
-        if not self._busy[sandbox][0]:
-            del self._busy[sandbox]
+    def _count_run(self, account: Account, step: int) -> None:
+        """Count a run more, or less (-1)."""
+        self._runs.add(account, step)
+        self._live(account).runs += step
         self.changed.set()
 
     def _follow_background(self) -> None:
@@ -274,27 +280,19 @@ class Meter:
         now = self.document.background
         for run in self._background.keys() - now.keys():
             known = self._background.pop(run)
-            self._run_ended(known.account, known.sandbox)
+            self._count_run(known.account, -1)
+            self._busy.count(known.sandbox, -1)
         for run in now.keys() - self._background.keys():
             self._background[run] = now[run]
-            self._run_began(now[run].account, now[run].sandbox)
+            self._count_run(now[run].account, 1)
+            self._busy.count(now[run].sandbox, 1)
 
-    def _count_busy(self, sandbox: str) -> None:
-        """Charge the time since the last look, in which runs were going on, to whose the sandbox is."""
-        if (busy := self._busy.get(sandbox)) is not None:
-            elapsed, busy[1], holder = max(0, self._now() - busy[1]), self._now(), self.holder(sandbox)
-            if holder is not None and elapsed:
-                self._charge(holder, Amounts(busy=elapsed), sandbox)
+    def _charge_busy(self, sandbox: str, elapsed: int) -> None:
+        if (holder := self.holder(sandbox)) is not None:
+            self._charge(holder, Amounts(busy=elapsed), sandbox)
 
     def _live(self, account: Account) -> Live:
         return self._accounts.setdefault(account, Live())
-
-    def _limited(self, account: Account) -> Sequence[tuple[int, Scope, Quota]]:
-        """Return the limits of an account that limit anything, each with its level and scope."""
-        if account not in self._quotas:
-            both = enumerate(zip(account.scopes(), self._limits.of(account), strict=True))
-            self._quotas[account] = [(level, scope, quota) for level, (scope, quota) in both if quota != _NO_LIMIT]
-        return self._quotas[account]
 
     def _now(self) -> int:
         return round(self.clock() * SECOND)

@@ -24,13 +24,14 @@ class Quota(StrictModel):
     sandboxes: Limit = None
     """Live sandboxes."""
     concurrent_runs: Limit = None
-    """Runs going on, those in the background among them."""
+    """Runs going on, those in the background among them; a run's call counts from its beginning."""
     calls_per_minute: Limit = None
     """Calls of tools and reads of resources within any minute, to 5 seconds."""
     cpu_seconds_per_day: Limit = None
     """Processor time of runs; a run counts when it ends, and what has begun goes on."""
     bytes_per_day: Limit = None
-    """Code, input and output of runs, files in both directions, and packages that are installed."""
+    """Code, input and output of runs, files in both directions, and packages that are installed. A run counts when it
+    ends, and what has begun goes on; the rest counts as it is moved."""
     upload_bytes_per_day: Limit = None
     """Files that are put into sandboxes."""
 

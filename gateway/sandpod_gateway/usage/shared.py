@@ -39,15 +39,10 @@ class DaySums:
 class ScopeCounts(Counter[Scope]):
     """How many of something each scope has."""
 
-    def add(self, account: Account, number: int = 1) -> None:
-        """Count so many for an account."""
+    def add(self, account: Account, number: int) -> None:
+        """Count so many more for an account, or less; no zeros are kept."""
         for scope in account.scopes():
             self[scope] += number
-
-    def take(self, account: Account) -> None:
-        """Count one less; no zeros are kept."""
-        for scope in account.scopes():
-            self[scope] -= 1
             if not self[scope]:
                 del self[scope]
 

@@ -1,4 +1,6 @@
-"""A team's endpoint: a release with two tenants, where users sign in through the gateways, behind nginx with TLS.
+"""A team's endpoint: a release with two tenants, where users sign in through the gateways, behind nginx.
+
+There is TLS all the way: nginx has a certificate, and so have the gateways.
 
 Its OpenID Connect provider is one at which clients can't register, and each step of a sign-in reaches whichever gateway
 comes next.
@@ -16,6 +18,7 @@ from typing import Any, Final
 
 import httpx2
 import yaml
+from cryptography import x509
 from fastmcp import Client
 from fastmcp.client.transports import StreamableHttpTransport
 
@@ -26,20 +29,24 @@ from support.cluster.release import LITTLE, SMALL, helm, image, remove
 from support.command_line import sandpod
 from support.gateway.browser import ByBrowser, User, provider
 from support.ports import free_port
+from support.servers.certificates import make_chain
 from support.servers.nginx import Proxy, nginx
 
 CHART: Final = Path(__file__).resolve().parents[3] / "charts" / "sandpod"
 NAMESPACE: Final = "sandpod-whole"
 SANDBOXES: Final = "sandpod-whole-sandboxes"
 TENANTS: Final = ("red", "blue")
+SERVICE: Final = "sandpod-gateway"
 AUDIT: Final = "/var/log/sandpod"
 TRUST: Final = "/etc/provider"
 
 
-def values(entry: dict[str, Any], public: str, issuer: Proxy, client: dict[str, str]) -> dict[str, Any]:
+def values(
+    entry: dict[str, Any], public: str, issuer: Proxy, client: dict[str, str], pair: tuple[Path, Path]
+) -> dict[str, Any]:
     """Return the chart's values, as docs/install.md and docs/operate.md have them for each part.
 
-    `client` is the gateways' own one at the provider.
+    `client` is the gateways' own one at the provider; `pair` their certificate chain and its key.
     """
     host, _, port = issuer.address.removeprefix("https://").rpartition(":")
     certificate = {
@@ -54,6 +61,13 @@ def values(entry: dict[str, Any], public: str, issuer: Proxy, client: dict[str, 
         "metadata": {"name": "sso"},
         "stringData": {"client_secret": client["client_secret"]},
     }
+    tls = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "own-tls"},
+        "type": "kubernetes.io/tls",
+        "stringData": {file.name: file.read_text(encoding="utf-8") for file in pair},
+    }
     volume = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -62,6 +76,7 @@ def values(entry: dict[str, Any], public: str, issuer: Proxy, client: dict[str, 
     }
     return {
         "auth": {"keys": [entry], "oidcClientSecret": "sso"},
+        "tls": {"secretName": "own-tls"},
         "gateway": {
             **image("gateway"),
             **LITTLE,
@@ -99,7 +114,7 @@ def values(entry: dict[str, Any], public: str, issuer: Proxy, client: dict[str, 
         },
         "tenants": {name: {"pools": {"default": {"replicas": 1}}} for name in TENANTS},
         "networkPolicy": {"oidcPorts": [int(port)], "oidcCidrs": [f"{host}/32"]},
-        "extraObjects": [certificate, secret, volume],
+        "extraObjects": [certificate, secret, tls, volume],
     }
 
 
@@ -149,10 +164,12 @@ async def endpoint(folder: Path) -> AsyncIterator[Endpoint]:
         client = {"redirect_uris": [f"{public}/auth/callback"], "token_endpoint_auth_method": "client_secret_basic"}
         async with httpx2.AsyncClient(verify=issuer.trust) as http:
             own = (await http.post(f"{issuer.address}/reg", json=client)).json()
-        release = installed(folder / "values.yaml", values(made["entry"], public, issuer, own))
+        root, *pair = make_chain(folder / "gateway", x509.DNSName(SERVICE))
+        wanted = values(made["entry"], public, issuer, own, (pair[0], pair[1]))
+        release = installed(folder / "values.yaml", wanted)
         cluster = await asyncio.to_thread(sync.enter_context, release)
         upstream = node_url(NAMESPACE).removeprefix("http://")
-        front = sync.enter_context(nginx(folder / "front", upstream, port=front_port))
+        front = sync.enter_context(nginx(folder / "front", upstream, port=front_port, trusted=(SERVICE, root)))
         front.trust.load_verify_locations(issuer.root)
         yield Endpoint(cluster, f"{front.address}/mcp", made["key"], front.trust)
 

@@ -84,7 +84,7 @@ class TenantsCase(FakeCase):
 
     async def break_sandbox(self, backend: Backend, name: str) -> None:
         assert isinstance(backend, TenantBackend)
-        part, inner = await backend._at(name)
+        part, inner = backend._at(name)
         await super().break_sandbox(part.backend, inner)
 
 

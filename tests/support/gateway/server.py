@@ -19,6 +19,7 @@ async def listening(
     with serve._listen(host, port, flag="--port") as listener:
         # One that takes no signals: they are for pytest.
         server = connections._Server(serve._uvicorn(gateway, settings, serve._certificate(gateway, settings)).config)
+        server.ending = gateway.ending
         async with gateway.running():
             task = asyncio.create_task(server.serve(sockets=[listener]))
             await until(lambda: server.started or task.done())

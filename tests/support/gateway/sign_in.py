@@ -13,6 +13,7 @@ import httpx2
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
+from sandpod_gateway.audit.settings import AuditSettings
 from sandpod_gateway.auth.links import MemoryStore
 from sandpod_gateway.auth.oidc.places import MemoryPlaces
 from sandpod_gateway.auth.oidc.settings import OidcSettings
@@ -110,14 +111,20 @@ class Team:
 
 
 async def team_of(
-    stack: AsyncExitStack, folder: Path, kind: type[Team] = Team, *, gateways: int = 2, **oidc: Any
+    stack: AsyncExitStack,
+    folder: Path,
+    kind: type[Team] = Team,
+    *,
+    gateways: int = 2,
+    audit: AuditSettings | None = None,
+    **oidc: Any,
 ) -> Team:
     """Start a team's gateways with these settings of a provider, until the stack is left."""
     (folder / "secret").write_text("secret-of-the-client")
     path, [key] = keys_file(folder, "alice")
     own = {"client_id": "sandpod", "client_secret_file": folder / "secret", "proxy": {}}
     auth = AuthSettings(keys_file=path, oidc=OidcSettings.model_validate(own | oidc))
-    settings = Settings(auth=auth, links=LinkSettings(public_url=PUBLIC))
+    settings = Settings(auth=auth, links=LinkSettings(public_url=PUBLIC), audit=audit or AuditSettings())
     places, key_store = MemoryPlaces(), MemoryStore()
     made = [Gateway(settings, SharedBackend(places, key_store)) for _ in range(gateways)]
     addresses = [await stack.enter_async_context(listening(each, settings)) for each in made]

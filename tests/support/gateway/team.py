@@ -32,8 +32,8 @@ class Member:
     def running(self) -> int:
         return sum(len(cell.runner.runs) for cell in self.backend.launcher.cells)
 
-    def passed_on(self) -> float:
-        name, labels = "sandpod_passed_on_requests_total", {"result": "answered"}
+    def passed_on(self, result: str = "answered") -> float:
+        name, labels = "sandpod_passed_on_requests_total", {"result": result}
         return self.gateway.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
@@ -45,6 +45,7 @@ class Team:
         self._settings = settings
         self.port = free_port(ONE)
         self.ready: list[str] = []
+        self.broken = False  # whether the name can't be looked up
 
     async def start(self, host: str, **more: Any) -> Member:
         peers = PeerSettings(name=_NAME, address=ip_address(host))
@@ -74,6 +75,8 @@ async def team(patch: pytest.MonkeyPatch, **settings: Any) -> AsyncIterator[Team
         def found(host: Any, port: Any, *rest: Any, **more: Any) -> list[Any]:
             if host != _NAME:
                 return look_up(host, port, *rest, **more)
+            if made.broken:
+                raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
             if not made.ready:
                 raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
             return [each for ready in made.ready for each in look_up(ready, port, *rest, **more)]

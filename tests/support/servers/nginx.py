@@ -62,11 +62,17 @@ def find_nginx() -> str:
 
 @contextmanager
 def nginx(
-    folder: Path, *servers: str, patience: str = "1h", address: str = "127.0.0.1", port: int | None = None
+    folder: Path,
+    *servers: str,
+    patience: str = "1h",
+    address: str = "127.0.0.1",
+    port: int | None = None,
+    trusted: tuple[str, Path] | None = None,
 ) -> Iterator[Proxy]:
     """Serve those servers, each `address:port`, as the example does; nginx waits for them as long as `patience`.
 
-    It serves at this machine's `address`, under the name localhost where that is the usual one, and a free port.
+    They use TLS where `trusted` is given: the name that their certificate must be for, and the root to trust. nginx
+    serves at this machine's `address`, under the name localhost where that is the usual one, and a free port.
     """
     program, port = find_nginx(), port or free_port(address)
     folder.mkdir(exist_ok=True)
@@ -84,6 +90,10 @@ def nginx(
     ):
         assert old in text
         text = text.replace(old, new)
+    if trusted is not None:
+        name, file = trusted
+        verified = f"proxy_ssl_verify on; proxy_ssl_name {name}; proxy_ssl_trusted_certificate {file}"
+        text = text.replace("proxy_pass http://sandpod;", f"proxy_pass https://sandpod; {verified};")
     (folder / "nginx.conf").write_text(_MAIN.format(server=text), encoding="utf-8")
     with subprocess.Popen([program, "-p", str(folder), "-c", "nginx.conf"]) as process:
         try:

@@ -31,8 +31,7 @@ The gateway's settings file: `gateway.config` and what follows from other values
     "usage" (printf "%s/%s" .Release.Namespace (include "sandpod.gateway.usage" .))
     "default_template" .Values.sandboxes.defaultTemplate)
   "packages" (dict "cache_dir" "/tmp/packages")
-  "peers" (dict "name" (include "sandpod.gateway.peers" .))
-  "shutdown" (dict "drain" 5 "calls" (max 1 (sub (int .Values.gateway.terminationGracePeriodSeconds) 10)))
+  "shutdown" (dict "drain" 6 "calls" (max 1 (sub (int .Values.gateway.terminationGracePeriodSeconds) 10)))
 -}}
 {{- if not .Values.sandboxes.keepNamespaces -}}
 {{- $_ := set $settings.kubernetes "usage_owner" (include "sandpod.gateway.config" .) -}}

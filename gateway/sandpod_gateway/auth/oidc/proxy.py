@@ -3,43 +3,39 @@
 Clients register with the gateway, which has one client of its own at the provider. A client gets a token of the
 gateway, which stands for the provider's tokens; the gateway keeps those. Any gateway of an installation can go on with
 what another began: they share the state and the key.
-
-A registration is kept nowhere: the client's id is the registration itself, sealed. So registering costs no room, and
-nobody can fill it up.
 """
 
 import asyncio
 import base64
 import contextlib
 import hashlib
-import json
 import secrets
-import zlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any
 
 import httpx2
-from cryptography.fernet import Fernet, InvalidToken
 from fastmcp.server.auth import AccessToken, TokenVerificationError, TokenVerifier
 from fastmcp.server.auth.jwt_issuer import derive_jwt_key
 from fastmcp.server.auth.oauth_proxy import OAuthProxy
-from fastmcp.server.auth.oauth_proxy.models import ProxyDCRClient, UpstreamTokenSet
+from fastmcp.server.auth.oauth_proxy.models import UpstreamTokenSet
 from fastmcp.server.auth.oauth_proxy.upstream import AsyncOAuth2Client
 from joserfc.errors import JoseError
 from mcp.server.auth.provider import AccessToken as SdkToken
-from mcp.server.auth.provider import RefreshToken, RegistrationError
+from mcp.server.auth.provider import RefreshToken
 from mcp.server.auth.settings import RevocationOptions
 from mcp.shared.auth import OAuthClientInformationFull
 from starlette.middleware import Middleware
 
 from sandpod_api.fields import DAY
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.auth.callers import Caller
 from sandpod_gateway.auth.links import SecretStore
 from sandpod_gateway.auth.oidc.answers import Answers, Introspection, unavailable
 from sandpod_gateway.auth.oidc.claims import RefusedError, caller_token
-from sandpod_gateway.auth.oidc.provider import UNREACHABLE, Provider
+from sandpod_gateway.auth.oidc.provider import UNREACHABLE, UNUSABLE, Provider
+from sandpod_gateway.auth.oidc.registrations import Registrations
 from sandpod_gateway.auth.oidc.resource_server import JWT_DOTS, middleware_of
 from sandpod_gateway.auth.oidc.settings import OidcSettings, ProxySettings
 from sandpod_gateway.auth.oidc.shared_key import shared_key
@@ -47,9 +43,6 @@ from sandpod_gateway.auth.oidc.state import SignInState
 from sandpod_gateway.auth.oidc.tokens import MAX_TOKEN, OidcVerifier
 from sandpod_gateway.auth.verifier import RESOURCE_PATH, Keys
 from sandpod_gateway.errors import SandpodError
-
-MAX_CLIENT_ID: Final = 2000  # characters; it stands in addresses
-_KEPT: Final = {"redirect_uris", "grant_types", "scope", "application_type", "client_name"}  # of a registration
 
 
 class SignIn(OAuthProxy):
@@ -84,7 +77,7 @@ class SignIn(OAuthProxy):
             enable_cimd=False,  # it would fetch what anybody names
         )
         self.revocation_options = RevocationOptions(enabled=True)
-        self._client_store: Any = _Registrations()
+        self._client_store: Any = Registrations()
 
     async def refresh(self, store: SecretStore) -> None:
         """Use the key that all gateways share. Raises SandpodError: it can't be had; the one read before stays."""
@@ -154,19 +147,48 @@ class SignIn(OAuthProxy):
         found = await super().load_access_token(token)
         return None if found is None else (found.claims or {}, token_id)
 
+    async def caller_of(self, form: Mapping[str, str]) -> Caller | None:
+        """Return who signed in for the code or token in a client's form.
+
+        None where it is none of that client's, or its user has no place here, or nobody can say.
+        """
+        try:
+            given = await self._given_for(form)
+            claims = None if given is None else await self._token_validator.signed_in(given)  # type: ignore[attr-defined]
+            found = None if claims is None else caller_token(self._settings, claims)
+        except (RefusedError, TokenVerificationError):
+            return None
+        return None if found is None else found.caller
+
+    async def _given_for(self, form: Mapping[str, str]) -> dict[str, Any] | None:
+        """Return the provider's tokens for which the code or token of a client stands."""
+        if form.get("grant_type") == "authorization_code":
+            kept = await self._code_store.get(key=form.get("code", ""))
+            return kept.idp_tokens if kept is not None and kept.client_id == form.get("client_id") else None
+        token = form.get("refresh_token") or form.get("token", "")
+        for use in ("refresh", "access"):
+            with contextlib.suppress(*UNUSABLE):
+                claims = self.jwt_issuer.verify_token(token, use)
+                held = await self._session(claims["jti"]) if claims["client_id"] == form.get("client_id") else None
+                return None if held is None else held.raw_token_data
+        return None
+
+    async def _session(self, token_id: str) -> UpstreamTokenSet | None:
+        mapping = await self._jti_mapping_store.get(key=token_id)
+        return None if mapping is None else await self._upstream_token_store.get(key=mapping.upstream_token_id)
+
     async def revoke_token(self, token: SdkToken | RefreshToken) -> None:
         """End a session: what its client has is worth nothing from now on, at other gateways within seconds."""
         token_id = token.token
         if isinstance(token, RefreshToken):
             token_id = self.jwt_issuer.verify_token(token.token, "refresh")["jti"]
         self._known.clear()
-        mapping = await self._jti_mapping_store.get(key=token_id)
-        if mapping is None:
+        held = await self._session(token_id)
+        if held is None:
             return
-        held = await self._upstream_token_store.get(key=mapping.upstream_token_id)
-        await self._upstream_token_store.delete(key=mapping.upstream_token_id)
+        await self._upstream_token_store.delete(key=held.upstream_token_id)
         endpoint = (await self._provider.configuration() or {}).get("revocation_endpoint")
-        if held is not None and endpoint is not None:
+        if endpoint is not None:
             with contextlib.suppress(*UNREACHABLE):  # the provider's answer has no content, which is no JSON either
                 await self._provider.post(str(endpoint), {"token": held.refresh_token or held.access_token})
 
@@ -223,6 +245,12 @@ class _Upstream(TokenVerifier):
             raise TokenVerificationError(str(error)) from error
         return AccessToken(token="", client_id="", scopes=[], claims=claims) if active else None
 
+    async def signed_in(self, given: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the claims of the user for whom the provider gave these tokens, even if they have ended."""
+        if self._userinfo is not None:
+            return await self._ask(str(given.get("access_token")))
+        return await self._verifier.claims(str(given.get("id_token")), may_have_ended=True)
+
     async def _ask(self, access: str) -> dict[str, Any] | None:
         try:
             return await self._provider.get(str(self._userinfo), access)
@@ -232,37 +260,3 @@ class _Upstream(TokenVerifier):
             raise TokenVerificationError("the provider answers with an error") from error
         except UNREACHABLE as error:
             raise TokenVerificationError("the provider can't be reached") from error
-
-
-class _Registrations:
-    """In place of a store of clients: gives each an id that holds its registration."""
-
-    def __init__(self) -> None:
-        self._cipher: Fernet | None = None
-        self._new: dict[str | None, ProxyDCRClient] = {}  # by the id that they would have had
-
-    def use(self, key: bytes) -> None:
-        self._cipher = Fernet(key)
-
-    async def put(self, key: str, value: ProxyDCRClient) -> None:
-        self._new[key] = value
-
-    def sealed(self, key: str | None) -> str:
-        """Return the id of the client that was put just now. Raises RegistrationError: it is too large."""
-        content = self._new.pop(key).model_dump_json(include=_KEPT, exclude_none=True)
-        if self._cipher is None:
-            raise RuntimeError("the key of sign-ins is not known yet")
-        made = self._cipher.encrypt(zlib.compress(content.encode())).decode()
-        if len(made) > MAX_CLIENT_ID:
-            raise RegistrationError("invalid_client_metadata", "The registration is too large: use fewer addresses.")
-        return made
-
-    async def get(self, key: str) -> ProxyDCRClient | None:
-        """Return the client with that id."""
-        if self._cipher is None or len(key) > MAX_CLIENT_ID:
-            return None
-        try:
-            fields = json.loads(zlib.decompress(self._cipher.decrypt(key)))
-        except InvalidToken:
-            return None
-        return ProxyDCRClient.model_validate(fields | {"client_id": key, "token_endpoint_auth_method": "none"})

@@ -1,6 +1,5 @@
 """Tenants as SandboxTenant resources: a gateway asks for one, and the operator makes what it gets."""
 
-import contextlib
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final
@@ -23,11 +22,15 @@ class SandboxTenants:
         """Use that namespace; a watch without an event for `silence` seconds counts as dead."""
         self._cluster, self._namespace, self._silence = cluster, namespace, silence
 
-    async def make(self, tenant: str) -> None:
+    async def make(self, tenant: str) -> bool:
         """Ask for a tenant; see `TenantSource.make`."""
         body = {**TENANTS.header, "metadata": {"name": tenant}, "spec": {}}
-        with translated("a tenant was made"), contextlib.suppress(ConflictError):
-            await self._cluster().client.create(TENANTS, body, self._namespace)
+        with translated("a tenant was made"):
+            try:
+                await self._cluster().client.create(TENANTS, body, self._namespace)
+            except ConflictError:
+                return False
+        return True
 
     async def follow(self, use: Callable[[Mapping[str, TenantState]], None]) -> None:
         """Pass on all tenants; see `TenantSource.follow`."""

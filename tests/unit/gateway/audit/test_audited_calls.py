@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -20,19 +21,23 @@ from starlette.routing import Mount, Route
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.audit import log, refusals
+from sandpod_gateway.audit import counts, log
 from sandpod_gateway.audit.settings import AuditSettings
 from sandpod_gateway.auth.api_keys import KeyFile, make_key
 from sandpod_gateway.auth.key_changes import MAX_NAMED, KeyChanges
 from sandpod_gateway.auth.key_file import read_keys
+from sandpod_gateway.auth.oidc.settings import OidcSettings
+from sandpod_gateway.backends.first_use import FirstUse
+from sandpod_gateway.backends.tenants import TenantBackend
 from sandpod_gateway.cli import serve
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.mcp.compat.settings import CompatSettings
-from sandpod_gateway.settings import AuthSettings, Settings
+from sandpod_gateway.settings import AuthSettings, LinkSettings, Settings
 from support.gateway.fake_gateway import keys_file
-from support.gateway.peers import INITIALIZE, until
+from support.gateway.peers import INITIALIZE, PATIENCE, until
 from support.gateway.server import listening
 from unit.gateway.audit.test_writing import files_of_at_most, records_of
+from unit.gateway.backends.test_first_use import Part, Source
 
 WRITTEN = {"sink": "file", "result": "written"}
 SECRET = "hunter2-is-in-no-record"
@@ -82,13 +87,33 @@ async def test_every_tool_and_resource_there_is_leaves_a_record(tmp_path: Path) 
     assert [act for act in acts if act["outcome"] == "refused" and "error" not in act] == []
 
 
-async def test_every_route_leaves_records_but_for_probes_and_what_tells_where_to_sign_in(tmp_path: Path) -> None:
-    routes = Gateway(settings_for(tmp_path), FakeBackend()).http_app().routes
-    audited = {each.path for each in routes if isinstance(each, Route) and "LinkAudit" in repr(each.app)}
-    assert audited == {"/files/{sandbox}/{path:path}", "/archives/{sandbox}.tar.gz", "/archives/{sandbox}.zip"}
+SIGN_IN = {"/authorize", "/token", "/register", "/revoke", "/auth/callback", "/consent"}
+WELL_KNOWN = {"/.well-known/oauth-authorization-server", "/.well-known/oauth-protected-resource/mcp"}
+
+
+@pytest.mark.parametrize("signs_in", [False, True])
+async def test_every_route_leaves_records_but_for_probes_and_what_tells_where_to_sign_in(
+    tmp_path: Path, *, signs_in: bool
+) -> None:
+    settings = settings_for(tmp_path)
+    if signs_in:
+        links = LinkSettings(public_url="http://localhost:1")
+        settings = settings.model_copy(update={"auth": AuthSettings(oidc=proxied(tmp_path)), "links": links})
+    routes = Gateway(settings, FakeBackend()).http_app().routes
+    with_log = re.compile("(Link|SignIn)Audit")
+    audited = {each.path for each in routes if isinstance(each, Route) and with_log.search(repr(each.app))}
+    files = {"/files/{sandbox}/{path:path}", "/archives/{sandbox}.tar.gz", "/archives/{sandbox}.zip"}
+    assert audited == (files | SIGN_IN if signs_in else files)
     others = {each.path for each in routes if not (isinstance(each, Route) and each.path in audited)}  # type: ignore[attr-defined]
-    assert others == {"/healthz", "/readyz", "/metrics", ""}
+    # Each operation of the REST API has its own test.
+    assert others == {"/healthz", "/readyz", "/api/v1", ""} | (WELL_KNOWN if signs_in else {"/metrics"})
     assert isinstance(routes[-1], Mount), "the transports, which count what they refuse"
+
+
+def proxied(folder: Path) -> OidcSettings:
+    (folder / "secret").write_text("secret-of-the-client")
+    own = {"client_id": "sandpod", "client_secret_file": folder / "secret", "proxy": {}}
+    return OidcSettings.model_validate({"issuer": "https://login.example.com", **own})
 
 
 @pytest.mark.promise("audit-secrets")
@@ -105,6 +130,7 @@ async def test_record_says_who_did_what_and_holds_no_secret(tmp_path: Path) -> N
         await client.call_tool("no_such_tool", {"code": "1"}, raise_on_error=False)
     ran, wrote, read, failed, invalid, unknown = acts_in(tmp_path)
     assert SECRET not in (tmp_path / "audit.jsonl").read_text("utf-8")
+    assert "role" not in ran, "the usual one"
     expected = {"event": "call", "phase": "end", "id": 1, "user": "local", "key": "none", "from": "stdio"}
     expected |= {"tool": "run_python_code", "sandbox": run["sandbox"], "run_id": run["run_id"], "template": "default"}
     expected |= {"language": "python", "outcome": "ok", "run_outcome": "ok", "code_bytes": len(code)}
@@ -248,12 +274,13 @@ async def test_over_http_keys_addresses_links_and_refusals_are_recorded(tmp_path
 @pytest.mark.promise("audit-bounded")
 def test_refusals_without_number_are_a_bounded_number_of_records() -> None:
     written: list[dict[str, Any]] = []
-    counted = refusals.Refusals(written.append)
+    counted = counts.Counts(written.append)
     for number in range(100_000):
-        counted.add(address=f"10.0.{number % 200}.1", status=401)
+        counted.add("sign_in" if number % 4 else "refused", address=f"10.0.{number % 201}.1", status=401)
     counted.flush()
     assert sum(record["count"] for record in written) == 100_000
-    assert len(written) <= 2 * refusals.MAX_KINDS + 1
+    assert sum(record["count"] for record in written if record["event"] == "refused") == 25_000
+    assert len(written) <= 2 * counts.MAX_KINDS + 2
     counted.flush()
     assert sum(record["count"] for record in written) == 100_000
 
@@ -280,6 +307,27 @@ def test_changes_of_keys_are_recorded_with_their_ids() -> None:
     facts = changes.facts(KeyFile(keys=many))
     assert facts is not None
     assert (len(facts["keys_added"]), facts["keys_added_count"]) == (MAX_NAMED, 2 * MAX_NAMED)
+
+
+@pytest.mark.promise("audit-recorded")
+async def test_tenant_that_is_made_on_first_use_and_the_role_of_its_caller_are_recorded(tmp_path: Path) -> None:
+    now, scopes = datetime.now(UTC), {"tenant": "red", "role": "admin"}
+    key, entry = make_key(user="alice", name="n", days=None, now=now, **scopes)
+    path = tmp_path / "keys.yaml"
+    path.write_bytes(KeyFile(keys=[entry]).dump())
+    settings = settings_for(tmp_path, auth=AuthSettings(keys_file=path))
+    tenants = FirstUse(Source(), lambda _: Part(), timeout=PATIENCE, limit=10)
+    gateway = Gateway(settings, TenantBackend(FakeBackend(), first_use=tenants))
+    async with listening(gateway, settings) as address:
+        transport = StreamableHttpTransport(f"{address}/mcp", headers={"authorization": f"Bearer {key}"})
+        async with Client(transport) as client:
+            for _ in range(2):
+                assert (await call(client, "run_python_code", code="print(1)"))["outcome"] == "ok"
+    records = records_of(tmp_path / "audit.jsonl")
+    [made] = [record for record in records if record["event"] == "tenant"]
+    assert (made["tenant"], made["user"]) == ("red", "tenant:red:user:alice")
+    calls = [record for record in records if record["event"] == "call"]
+    assert [(each["user"], each["role"]) for each in calls] == [(made["user"], "admin")] * 2
 
 
 async def test_change_of_a_key_file_is_recorded(tmp_path: Path) -> None:

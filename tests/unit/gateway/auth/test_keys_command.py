@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sandpod_gateway.auth.api_keys import KeyFile, hash_key
+from sandpod_gateway.auth.api_keys import KeyEntry, KeyFile, hash_key
 from sandpod_gateway.auth.callers import owner_of
 from sandpod_gateway.auth.key_file import change_file, read_keys
 from sandpod_gateway.cli import main
@@ -163,6 +163,58 @@ def test_rotate_makes_a_like_key_and_lets_the_old_one_end_after_the_grace(keys: 
     assert new.expires == new.created + timedelta(days=30)
     same = {"hash": ending.hash, "created": ending.created, "expires": ending.expires}
     assert new.model_copy(update=same) == ending
+
+
+def test_rotate_keeps_the_end_of_the_old_key_unless_it_is_told_another(keys: Command) -> None:
+    old, _ = keys.create("alice", "--days", "90")
+    keys("rotate", old)
+    ending, new = read_keys(keys.path).keys
+    assert ending.expires is not None
+    assert ending.expires < datetime.now(UTC) + timedelta(hours=25)
+    assert new.expires is not None
+    assert abs(new.expires - new.created - timedelta(days=90)) < timedelta(minutes=5)
+    keys("rotate", new.id, "--days", "120")
+    last = read_keys(keys.path).keys[-1]
+    assert last.expires == last.created + timedelta(days=120)
+    without_end, _ = keys.create("bob")
+    keys("rotate", without_end)
+    assert read_keys(keys.path).keys[-1].expires is None
+
+
+def test_rotate_keeps_whatever_else_a_key_has(keys: Command) -> None:
+    # Of each field another value than its default, so that a new field is in here too.
+    fields: dict[str, Any] = {
+        "name": "ci",
+        "user": "alice",
+        "hash": hash_key("key"),
+        "created": datetime(2026, 1, 1, tzinfo=UTC),
+        "expires": datetime(2999, 1, 1, tzinfo=UTC),
+        "tools": ["core"],
+        "templates": ["small"],
+        "read_only": True,
+        "tenant": "a",
+        "role": "admin",
+    }
+    assert fields.keys() == KeyEntry.model_fields.keys()
+    old = KeyEntry(**fields)
+    keys.path.write_bytes(KeyFile(keys=[old]).dump())
+    keys("rotate", old.id)
+    _, new = read_keys(keys.path).keys
+    assert new.hash != old.hash
+    assert new.created > old.created
+    assert new.model_copy(update={"hash": old.hash, "created": old.created}) == old
+
+
+def test_rotate_of_an_expired_key_asks_for_an_end(keys: Command) -> None:
+    past = datetime(2026, 1, 1, tzinfo=UTC)
+    old = KeyEntry(name="ci", user="alice", hash=hash_key("key"), created=past, expires=past)
+    keys.path.write_bytes(KeyFile(keys=[old]).dump())
+    said = keys("rotate", old.id, code=main.EXIT_REFUSED)
+    assert f"The key {old.id} has expired." in said
+    assert "--days" in said
+    assert read_keys(keys.path).keys == [old]
+    keys("rotate", old.id, "--days", "1")
+    assert read_keys(keys.path).keys[-1].is_valid(datetime.now(UTC))
 
 
 def test_rotate_refuses_what_there_is_not_and_a_grace_that_is_none(keys: Command) -> None:

@@ -23,6 +23,7 @@ from sandpod_gateway.auth.api_keys import KeyEntry, key_id, make_key
 from sandpod_gateway.auth.callers import LOCAL, LOCAL_KEY_ID, Caller
 from sandpod_gateway.auth.key_file import read_keys
 from sandpod_gateway.auth.links import LinkKey, Method
+from sandpod_gateway.http import attempts
 from sandpod_gateway.settings import AuthSettings, Settings
 from support.gateway.peers import ENVELOPE, HEADERS
 
@@ -115,6 +116,12 @@ WHAT: dict[Method, str] = {"get": PATH, "put": PATH, "archive": "tar.gz"}
 def signed(key: LinkKey, maker: Caller, sandbox: str) -> dict[Method, str]:
     """Return tokens of the server's own form."""
     return {method: links_module._sign(key, END, maker, (method, sandbox, path)) for method, path in WHAT.items()}
+
+
+@pytest.fixture(autouse=True)
+def _as_fast_as_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no refusal wait: these are many."""
+    monkeypatch.setattr(attempts, "FREE", 10_000)
 
 
 # The servers that are attacked: one with a caller's key, one without keys.

@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.oidc.proxy import SignIn
+from sandpod_gateway.http import attempts
 from sandpod_gateway.http.sign_in import MAX_BODY
 from support.gateway.sign_in import BACK, PUBLIC, TAKEN, VERIFIER, Team, consent
 from support.gateway.sign_in import team_of as team_at
@@ -43,6 +44,12 @@ def team(shared_team: Team) -> Team:
     return shared_team
 
 
+@pytest.fixture(autouse=True)
+def _as_fast_as_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no refusal wait: these are many, of one address."""
+    monkeypatch.setattr(attempts, "FREE", 10_000)
+
+
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(team: Team) -> str:
     client: str = (await team.register()).json()["client_id"]
@@ -62,6 +69,19 @@ async def test_sign_in_goes_on_at_whichever_gateway_answers(team: Team, client: 
     credentials, form = team.issuer.exchanged[-1]
     assert credentials is not None
     assert form["redirect_uri"] == f"{PUBLIC}/auth/callback"
+
+
+@pytest.mark.promise("attempts")
+async def test_code_or_refresh_token_that_is_refused_counts_as_a_credential(team: Team, client: str) -> None:
+    def refused() -> float:
+        name = "sandpod_refused_credentials_total"
+        return sum(gateway.metrics.registry.get_sample_value(name) or 0 for gateway in team.gateways)
+
+    before = refused()
+    form = {"grant_type": "authorization_code", "code": "none", "redirect_uri": BACK, "code_verifier": VERIFIER}
+    assert (await team.exchange(client, **form)).status_code == 401
+    assert (await team.exchange(client, grant_type="refresh_token", refresh_token="none")).status_code == 401
+    assert refused() == before + 2
 
 
 @pytest.mark.promise("sign-in-shared")

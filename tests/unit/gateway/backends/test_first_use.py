@@ -13,6 +13,11 @@ from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.backends.first_use import FirstUse, TenantState
 from sandpod_gateway.backends.tenants import TenantBackend
 from sandpod_gateway.errors import SandpodError, StartError
+from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.sandboxes.service import Sandboxes
+from sandpod_gateway.usage.meter import Meter
+from sandpod_gateway.usage.settings import QuotaSettings
+from support.gateway.peers import until
 
 RED, BLUE = owner_of("red", "alice"), owner_of("blue", "alice")
 
@@ -29,7 +34,8 @@ class Source:
         self.asked, self.read = asyncio.Event(), asyncio.Event()
         self._users: list[Callable[[Mapping[str, TenantState]], None]] = []
 
-    async def make(self, tenant: str) -> None:
+    async def make(self, tenant: str) -> bool:
+        new = tenant not in self.states
         self.made.append(tenant)
         if self.error is not None:
             raise self.error
@@ -37,6 +43,7 @@ class Source:
         if self.shows:
             self.set(tenant, TenantState(f"sbx-{tenant}" if self.provides else None))
         self.asked.set()
+        return new
 
     async def follow(self, use: Callable[[Mapping[str, TenantState]], None]) -> None:
         if self.error is not None:
@@ -88,8 +95,11 @@ class World:
     def part(self, place: str) -> Part:
         return self.parts.setdefault(place, Part())
 
+    def first_use(self, patience: float = 60, limit: int = 10) -> FirstUse:
+        return FirstUse(self.source, self.part, timeout=patience, limit=limit)
+
     async def gateway(self, *, patience: float = 60, limit: int = 10) -> TenantBackend:
-        first = FirstUse(self.source, self.part, timeout=patience, limit=limit)
+        first = self.first_use(patience, limit)
         backend = TenantBackend(FakeBackend(), {"chart": FakeBackend()}, first_use=first)
         self.gateways.append(backend)
         async with asyncio.timeout(60):
@@ -152,6 +162,24 @@ async def test_names_of_unknown_tenants_and_callers_of_known_ones_make_nothing(w
     assert world.source.made == []
 
 
+async def test_what_the_gateway_itself_asks_of_a_tenant_makes_none_and_not_again_one_that_was_removed(
+    world: World,
+) -> None:
+    backend, itself = await world.gateway(), owner_of("red", "")
+
+    async def is_refused() -> bool:
+        with pytest.raises(SandpodError) as error:
+            await backend.templates(itself)
+        return error.value.code == ErrorCode.FORBIDDEN
+
+    assert await is_refused()
+    await claim(backend, RED)
+    assert [each.name for each in await backend.templates(itself)] == ["default"]
+    world.source.set("red", None)
+    assert await is_refused()
+    assert world.source.made == ["red"]
+
+
 async def test_tenant_that_takes_too_long_is_unavailable_for_now_and_is_not_asked_for_again_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,8 +194,7 @@ async def test_tenant_that_takes_too_long_is_unavailable_for_now_and_is_not_aske
     assert (await refused(backend, BLUE)).message.startswith("Too many tenants")
     # Its sandboxes are there in the end: it is served although it failed a moment ago.
     world.source.set("red", TenantState("sbx-red"))
-    async with asyncio.timeout(60):
-        await backend.get("red.x")
+    await until(lambda: world.part("sbx-red").starts == 1)
     assert (await claim(backend, RED)).status == "Ready"
 
 
@@ -207,21 +234,51 @@ async def test_backend_that_does_not_start_is_tried_again_while_the_caller_waits
     assert world.part("sbx-red").starts == 2
 
 
-async def test_name_waits_for_a_backend_that_is_starting(world: World) -> None:
+@pytest.mark.promise("tenants-apart")
+async def test_only_callers_of_a_tenant_wait_for_its_start(world: World) -> None:
     record = await claim(await world.gateway(), RED)
     world.part("sbx-red").works.clear()
-    other = TenantBackend(FakeBackend(), first_use=FirstUse(world.source, world.part, timeout=60, limit=9))
+    other = TenantBackend(FakeBackend(), {"chart": FakeBackend()}, first_use=world.first_use())
     world.gateways.append(other)
     world.source.read.clear()
     starting = asyncio.create_task(other.start())
+    sandboxes = Sandboxes(other, Metrics(), Meter(QuotaSettings(), Metrics()))
     async with asyncio.timeout(60):
         await world.source.read.wait()
-        asked = asyncio.create_task(other.get(record.name))
-        await asyncio.sleep(0)
-        assert not asked.done()
+        await until(lambda: not other._missing)
+        own = asyncio.create_task(sandboxes.find(RED, record.name))
+        for owner in (owner_of("chart", "alice"), owner_of("", "alice")):
+            said = set()
+            for name in (record.name, "red.none", "nobody.none"):  # whatever would wait, would do so for ever
+                with pytest.raises(SandpodError) as error:
+                    await sandboxes.find(owner, name)
+                said.add(str(error.value.problem()))
+            assert len(said) == 1
+        assert await sandboxes.owner_of(record.name) is None, "nor does whoever made up a link"
+        assert not own.done()
+        with pytest.raises(SandpodError) as error:
+            await other.get(record.name)
+        assert error.value.code == ErrorCode.BACKEND_UNAVAILABLE, "that it is gone would be wrong"
         world.part("sbx-red").works.set()
-        assert await asked is not None
+        assert await own == record
+        assert await sandboxes.owner_of(record.name) == RED
         await starting
+
+
+async def test_of_tenants_that_are_made_at_once_no_more_than_the_limit_are(world: World) -> None:
+    backend = await world.gateway(limit=1)
+    answers = await asyncio.gather(claim(backend, RED), claim(backend, BLUE), return_exceptions=True)
+    [refusal] = [each for each in answers if isinstance(each, SandpodError)]
+    assert refusal.code == ErrorCode.FORBIDDEN
+    assert len(world.source.made) == 1
+
+
+async def test_place_of_a_tenant_that_could_not_be_made_is_given_back(world: World) -> None:
+    backend = await world.gateway(limit=1)
+    world.source.error = SandpodError(ErrorCode.BACKEND_UNAVAILABLE, "No.", next_step="Wait.")
+    assert (await refused(backend, RED)).message == "No."
+    world.source.error = None
+    assert (await claim(backend, BLUE)).status == "Ready"
 
 
 async def test_tenant_that_was_removed_is_closed_and_made_again_when_its_caller_comes(world: World) -> None:

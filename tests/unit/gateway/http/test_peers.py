@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from ipaddress import ip_address
@@ -13,7 +14,8 @@ import pytest
 from cryptography import x509
 
 from sandpod_gateway.audit.settings import AuditSettings
-from sandpod_gateway.http.peers import Peers, PeerSettings, place_of
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.http.peers import KEPT_SECONDS, Peers, PeerSettings, place_of
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.settings import AuthSettings, LimitSettings, TlsSettings
 from support.cluster.cluster import until as cluster_until
@@ -89,6 +91,7 @@ async def test_a_client_that_leaves_leaves_the_gateway_of_its_session(monkeypatc
             async with there.stream("GET", "/mcp") as stream:
                 assert stream.status_code == 200
                 assert (await here.get("/mcp")).status_code == 409, "one such stream at a time"
+            await until(lambda: other.passed_on("left") == 1)
 
             async def free() -> bool:
                 async with here.stream("GET", "/mcp") as again:
@@ -112,9 +115,54 @@ async def test_a_session_goes_on_when_its_gateway_is_gone_and_when_it_is_there_a
                 assert answer.headers["mcp-session-id"] == session
             one = await made.start(ONE)
             await other.gateway._peers.refresh()
-            assert (await here.post("/mcp", json=PING)).status_code == 200
-            assert (await there.post("/mcp", json=PING)).status_code == 200
+            for client in (here, there):
+                assert (await client.post("/mcp", json=PING)).status_code == 200
+            for status in (200, 404):
+                assert (await there.delete("/mcp")).status_code == status
+                assert (await there.post("/mcp", json=PING)).status_code == 404
+
+
+async def test_a_session_that_its_client_ends_once_its_gateway_is_gone_stays_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with team(monkeypatch, limits=LimitSettings(max_sessions_per_owner=1)) as made:
+        one, other = await made.both()
+        async with begun(one, other) as (_, there), begun(other):  # which leaves no place to open it again
+            await one.end()
             assert (await there.delete("/mcp")).status_code == 200
+            assert (await there.post("/mcp", json=PING)).status_code == 404
+
+
+async def test_a_cancel_counts_also_if_its_client_does_not_wait_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with team(monkeypatch) as made, AsyncExitStack() as stack:
+        one, other = await made.both()
+        here, there = await stack.enter_async_context(begun(one, other))
+        answer = await stack.enter_async_context(here.stream("POST", "/mcp", json=run(FOREVER)))
+        await until_line(answer, "begun")
+        message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
+        request = there.build_request("POST", "/mcp", json=message)
+        raw = b"".join(b"%s: %s\r\n" % each for each in request.headers.raw)
+        host, port = other.address.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /mcp HTTP/1.1\r\n" + raw + b"\r\n" + request.content)
+        await writer.drain()
+        writer.close()
+        await until(lambda: one.running() == 0)
+
+
+async def test_gateways_that_cannot_be_looked_up_any_more_are_believed_for_a_while_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with team(monkeypatch) as made:
+        one, _ = await made.both()
+        peers, now = one.gateway._peers, time.monotonic()
+        made.broken = True
+        for passed, known in ((KEPT_SECONDS - 1, {OTHER}), (KEPT_SECONDS + 1, set())):
+            peers.clock = lambda passed=passed: now + passed  # type: ignore[misc]
+            with pytest.raises(SandpodError, match="can't be found"):
+                await peers.refresh()
+            assert peers.others == known
+        await made.start("127.0.0.4")  # without them
 
 
 async def test_many_requests_at_once_open_a_session_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +275,10 @@ def test_gateways_agree_on_who_has_a_session() -> None:
     names, metrics = [f"10.0.0.{number}" for number in range(5)], Metrics()
 
     def homes(ready: list[str], place: Callable[[int], str]) -> list[set[str]]:
-        gateways = [Peers(settings=PeerSettings(address=ip_address(own)), metrics=metrics, port=1) for own in ready]
+        gateways = [
+            Peers(settings=PeerSettings(name="gateways", address=ip_address(own)), metrics=metrics, port=1)
+            for own in ready
+        ]
         for each in gateways:
             each.others = frozenset(ready) - {each.address}
         return [{each.home(f"session{number}", place(number)) for each in gateways} for number in range(200)]

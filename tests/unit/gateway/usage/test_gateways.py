@@ -14,9 +14,11 @@ import pytest
 from fastmcp import Client
 
 from fakes.backend import FakeBackend
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth.api_keys import KeyFile, make_key
 from sandpod_gateway.cli import main
+from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.settings import Settings
 from sandpod_gateway.usage.amounts import Account, Amounts
 from sandpod_gateway.usage.document import Document, SandboxUse, decode
@@ -123,6 +125,23 @@ async def test_upload_over_a_link_is_limited_with_retry_after(tmp_path: Path) ->
     row = gateway._sandboxes.meter.document.rows[next(iter(gateway._sandboxes.meter.document.rows))]
     assert (row.uploads, row.bytes_in) == (60, 60)
     assert list(gateway._sandboxes.meter.document.keys) == [entry.id]
+
+
+async def test_sandbox_that_nobody_knows_of_yet_goes_on_counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with two() as pair:
+        run = await pair.call(0, "start_run", code="1", language="python")
+        gateway = pair.gateways[0]
+        document = gateway._sandboxes.meter.document
+
+        async def get(name: str) -> None:
+            raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, f"{name}'s tenant starts.", next_step="Wait.")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(gateway._backend, "get", get)
+            await gateway._accounting.charge_sandboxes()
+            await gateway._accounting.charge_background()
+        assert document.sandboxes[run["sandbox"]].until is not None
+        assert list(document.background) == [run["run_id"]]
 
 
 @pytest.mark.promise("usage-kept")

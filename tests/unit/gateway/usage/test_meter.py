@@ -81,7 +81,7 @@ def test_limits_hold_for_all_gateways_together(clock: Clock) -> None:
     sees(second, first)
     assert calls(second, LAPTOP, 1) is None
     assert calls(second, LAPTOP, 1) is not None
-    with first.running(CI, "sbx-a"), second.running(LAPTOP, "sbx-a"):
+    with first.running(CI), second.running(LAPTOP):
         sees(second, first)
         with pytest.raises(SandpodError, match="You have 2 runs going on") as refused:
             second.check_run(LAPTOP)
@@ -105,32 +105,61 @@ def test_sandboxes_are_limited_by_who_claimed_them_at_any_gateway(clock: Clock) 
     first, second = meter(clock, **limits), meter(clock, **limits)
     first.claimed(CI, "sbx-a", "default", clock())
     sees(second, first)
-    with pytest.raises(SandpodError, match="Your key has 1 live sandboxes"), second.claiming(CI, {"sbx-a"}):
+    with pytest.raises(SandpodError, match="Your key has 1 live sandboxes"), second.claiming(CI, set()):
         pass
-    with second.claiming(CI, set()):  # that one has ended, which its own gateway does not know yet
+    with second.claiming(CI, {"sbx-a"}):  # that one has ended, which its own gateway does not know yet
         pass
     with (
-        second.claiming(LAPTOP, {"sbx-a"}),
+        second.claiming(LAPTOP, set()),
         pytest.raises(SandpodError, match="You have 2 live"),
-        second.claiming(LAPTOP, {"sbx-a"}),
+        second.claiming(LAPTOP, set()),
     ):
         pass
 
 
 def test_bytes_and_uploads_of_a_day_are_limited(clock: Clock) -> None:
     counter = meter(clock, per_user={"bytes_per_day": 10 * MEGABYTE}, per_key={"upload_bytes_per_day": 4 * MEGABYTE})
-    counter.check_upload(CI, 4 * MEGABYTE)
+    counter.check_bytes(CI, 4 * MEGABYTE, upload=True)
     with pytest.raises(SandpodError, match="over the 4000000 bytes"):
-        counter.check_upload(CI, 4 * MEGABYTE + 1)
-    counter.moved(CI, "sbx-a", into=4 * MEGABYTE)
+        counter.check_bytes(CI, 4 * MEGABYTE + 1, upload=True)
+    with pytest.raises(SandpodError, match="over the 4000000 bytes"):
+        counter.move(CI, "sbx-a", into=4 * MEGABYTE + 1)
+    counter.move(CI, "sbx-a", into=4 * MEGABYTE)
     with pytest.raises(SandpodError, match="Your key has used the 4000000 bytes of uploaded files"):
-        counter.check_upload(CI, 0)
-    counter.check_bytes(CI)
+        counter.check_bytes(CI, upload=True)
+    counter.check_bytes(CI, 6 * MEGABYTE)
+    with pytest.raises(SandpodError, match="over the 6000000 bytes"):
+        counter.move(CI, "sbx-a", out=6 * MEGABYTE + 1)
     counter.ended(CI, "sbx-a", cpu=0, elapsed=1, moved=(MEGABYTE, 5 * MEGABYTE))
-    for refused in (counter.check_run, counter.check_bytes):
+    for check in (counter.check_run, counter.check_bytes):
         with pytest.raises(SandpodError, match="You have used the 10000000 bytes in and out"):
-            refused(LAPTOP)
+            check(LAPTOP)
     counter.check_run(BOB)
+
+
+def test_bytes_on_their_way_have_room_that_nobody_else_gets_and_count_where_they_arrive(clock: Clock) -> None:
+    counter = meter(clock, per_user={"bytes_per_day": 10}, per_key={"upload_bytes_per_day": 8})
+    with counter.moving(CI, "sbx-a", packages=4), counter.moving(CI, "sbx-a", files=3):
+        for moved in ({"into": 4}, {"out": 4}):
+            with pytest.raises(SandpodError, match="over the 3 bytes"):
+                counter.move(LAPTOP, "sbx-a", **moved)
+        with pytest.raises(SandpodError, match="over the 3 bytes"), counter.moving(CI, "sbx-a", packages=4):
+            pass
+    row = counter.document.rows["2026-11-30", CI]
+    assert (row.bytes_in, row.uploads) == (7, 3)
+    with pytest.raises(ValueError, match="lost"), counter.moving(CI, "sbx-a", files=3):
+        raise ValueError("lost")
+    assert (row.bytes_in, row.uploads) == (7, 3)
+    counter.move(CI, "sbx-a", into=3)
+
+
+def test_run_holds_its_place_from_the_check_on_and_gives_it_back(clock: Clock) -> None:
+    counter = meter(clock, per_user={"concurrent_runs": 1})
+    with counter.running(CI), pytest.raises(SandpodError, match="You have 1 runs"), counter.running(LAPTOP):
+        pass
+    with pytest.raises(ValueError, match="it did not begin"), counter.running(LAPTOP):
+        raise ValueError("it did not begin")
+    counter.check_run(CI)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +204,7 @@ def test_time_of_a_sandbox_with_its_memory_and_with_what_ran_in_it(clock: Clock)
     counter = meter(clock)
     counter.claimed(CI, "sbx-a", "default", clock())
     counter.document.sandboxes["sbx-a"].memory = GIB // 2
-    with counter.running(LAPTOP, "sbx-a"), counter.running(CI, "sbx-a"):
+    with counter.busy("sbx-a"), counter.busy("sbx-a"):
         clock.now += 10
     clock.now += 20
     counter.accrue("sbx-a", clock())

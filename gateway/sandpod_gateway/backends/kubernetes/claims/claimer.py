@@ -15,9 +15,8 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import Counter
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -57,7 +56,6 @@ class Claimer(Waker):
     """All claims of one gateway, in addition to what it waits for and resumes."""
 
     streams: WarmStreams
-    _in_progress: Counter[str] = field(default_factory=Counter, init=False)
     _reserved: set[str] = field(default_factory=set, init=False)
     _passed: LRUCache[tuple[str, str], None] = field(default_factory=lambda: LRUCache(PASSED_VERSIONS), init=False)
     _sessions: WeakValueDictionary[tuple[str, str], asyncio.Lock] = field(
@@ -141,18 +139,6 @@ class Claimer(Waker):
             return self.store.owned(claim.owner)
         page = await self.cluster.list_page(names.SANDBOXES, {"labelSelector": claims.session_selector(claim)})
         return list(filter(None, map(self.store.take, page.get("items") or [])))
-
-    @contextmanager
-    def _admitted(self, owner: str) -> Iterator[None]:
-        """Hold one place within the limits until the claimed sandbox is in the store."""
-        owned = self.store.live(owner) + self._in_progress[owner]
-        total = self.store.live_total + self._in_progress.total()
-        claims.check_limits(owned, total, self.settings)
-        self._in_progress[owner] += 1
-        try:
-            yield
-        finally:
-            self._in_progress -= Counter([owner])  # keeps no zeros
 
     async def _take_warm(self, wanted: Wanted) -> Sandbox | None:
         """Claim a warm sandbox; None where there is none left."""

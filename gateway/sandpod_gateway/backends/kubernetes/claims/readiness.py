@@ -8,7 +8,9 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -116,6 +118,7 @@ class Waker:
     background: Background
     touch: Touch
     _waking: dict[str, asyncio.Task[Sandbox]] = field(default_factory=dict, init=False)
+    _in_progress: Counter[str] = field(default_factory=Counter, init=False)  # claims by owner, and resumes
 
     async def wake(self, name: str) -> Sandbox:
         """Return the sandbox once it is Ready; a suspended one is resumed, with one write for all who wait for it.
@@ -170,15 +173,26 @@ class Waker:
         sandbox = self.store.get(name)
         if sandbox is None or sandbox.spec.operating_mode != "Suspended":
             return await self.wait(name)
-        check_limits(0, self.store.live_total, self.settings)
         used = {names.ANNOTATION_LAST_ACTIVITY: rfc3339(datetime.now(UTC))}
         patch = {"metadata": {"annotations": used}, "spec": {"operatingMode": "Running"}}  # again, it changes nothing
-        with translated("a suspended sandbox was resumed"):
+        with translated("a suspended sandbox was resumed"), self._admitted():
             try:
                 resumed = self.store.take_answer(await self.cluster.merge_patch(names.SANDBOXES, name, patch))
             except NotFoundError as error:
                 raise _no_start(_DELETED) from error
         return await self.wait(name, resumed.metadata.generation)
+
+    @contextmanager
+    def _admitted(self, owner: str = "") -> Iterator[None]:
+        """Hold one place within the limits until the sandbox is in the store; a resumed one is its owner's already."""
+        owned = self.store.live(owner) + self._in_progress[owner] if owner else 0
+        total = self.store.live_total + self._in_progress.total()
+        check_limits(owned, total, self.settings)
+        self._in_progress[owner] += 1
+        try:
+            yield
+        finally:
+            self._in_progress -= Counter([owner])  # keeps no zeros
 
     async def _reread(self, name: str) -> None:
         try:

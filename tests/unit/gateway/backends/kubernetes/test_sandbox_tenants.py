@@ -38,8 +38,8 @@ def source(client: Client) -> SandboxTenants:
 
 
 async def test_tenant_that_somebody_else_asked_for_is_there_all_the_same() -> None:
-    for client in (Client(), Client(ConflictError(409, "AlreadyExists"))):
-        await source(client).make("red")
+    for client, is_new in ((Client(), True), (Client(ConflictError(409, "AlreadyExists")), False)):
+        assert await source(client).make("red") == is_new
         assert client.created == [("sandboxtenants", "release", "red")]
 
 

@@ -280,6 +280,20 @@ async def test_suspended_sandbox_takes_no_place_of_the_servers_and_needs_one_to_
     assert sleeping.api.requests == []
 
 
+async def test_of_two_that_come_back_at_once_only_one_gets_the_last_place() -> None:
+    sleeping = Sleeping(max_sandboxes=1)
+    other = copy.deepcopy(sleeping.api.objects["s"])
+    other["metadata"] |= {"name": "t", "uid": "uid-t"}
+    sleeping.see(sleeping.api.put(other))
+    calls = [asyncio.create_task(sleeping.waker.wake(name)) for name in ("s", "t")]
+    with pytest.raises(SandpodError) as full:
+        await asyncio.wait_for(calls[1], LIMIT)
+    assert full.value.code == ErrorCode.MAX_SESSIONS
+    await sleeping.becomes(READY)
+    assert (await asyncio.wait_for(calls[0], LIMIT)).metadata.name == "s"
+    assert sleeping.api.requests == ["merge"]
+
+
 def test_record_tells_when_the_sandbox_was_resumed_and_what_stays() -> None:
     made = body("s", claim=held_by("alice"))
     made["spec"]["workspace"] = {"size": "1Gi", "persistent": True}
@@ -301,10 +315,10 @@ async def test_sandbox_tells_its_template_image_network_and_whether_its_files_st
     record = records.to_record(sandbox)
     assert record is not None
 
-    async def get(_name: str) -> SandboxRecord:
-        return record
+    async def of(_owner: str) -> list[SandboxRecord]:
+        return [record]
 
-    monkeypatch.setattr(place.backend, "get", get)
+    monkeypatch.setattr(place.backend, "list", of)
     async with place.connect(LOCAL.owner) as caller:
         told = await caller.call("get_sandbox", sandbox="s")
     assert (told["sandbox"], told["name"], told["template"]) == ("s", "mine", "big")

@@ -1,0 +1,152 @@
+"""The app below /api/v1: keys and bounds as for MCP, then each operation at its address."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastmcp import FastMCP
+from fastmcp.exceptions import NotFoundError
+from fastmcp.server.auth import AuthProvider
+from fastmcp.server.http import HostOriginGuardMiddleware, RequestContextMiddleware
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.http.audit import RefusedRequests
+from sandpod_gateway.http.limits import Requests
+from sandpod_gateway.http.transports import with_key
+from sandpod_gateway.rest import answers
+from sandpod_gateway.rest.events import HEADERS, run_events
+from sandpod_gateway.rest.files import METHODS, RestFiles
+from sandpod_gateway.rest.openapi import describe
+from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, RUNS, STARTED, Operation, program
+from sandpod_gateway.rest.requests import ACTS, need_owner, read_object, while_connected
+from sandpod_gateway.runs.background import BackgroundRuns
+
+Endpoint = Callable[[Request], Awaitable[ASGIApp]]
+
+_RUN: Final = Operation("POST", RUNS, "")
+
+
+class Rest:
+    """The routes; see `Settings` for what its arguments mean."""
+
+    def __init__(
+        self, mcp: FastMCP[Any], background: BackgroundRuns, requests: Requests, files: RestFiles, *, version: str
+    ) -> None:
+        self._files = files
+        self._mcp = mcp
+        self._background = background
+        self._requests = requests
+        self._version = version
+
+    def app(
+        self,
+        auth: AuthProvider | None,
+        *,
+        hosts: list[str],
+        origins: list[str] | None,
+        refusals: RefusedRequests,
+    ) -> ASGIApp:
+        """Return the ASGI app."""
+        endpoints: dict[str, dict[str, Endpoint]] = {RUNS: {"POST": self._run}, EVENTS: {"GET": self._events}}
+        for each in OPERATIONS:
+            endpoints.setdefault(each.path, {})[each.method] = partial(self._operate, each)
+        endpoints[FILE].update(dict.fromkeys(METHODS, self._files.answer))
+        routes = [
+            # A file's path may hold slashes.
+            Route(path.replace("{path}", "{path:path}"), partial(_coded, of), methods=list(of))
+            for path, of in endpoints.items()
+        ]
+        routes.append(Route("/openapi.json", self._described))
+        guard = Middleware(HostOriginGuardMiddleware, allowed_hosts=hosts, allowed_origins=origins, mode="strict")
+        signed = auth.get_middleware() if auth is not None else []
+        app = Starlette(
+            routes=routes,
+            middleware=[guard, *signed, Middleware(RequestContextMiddleware)],
+            exception_handlers={HTTPStatus.NOT_FOUND: _unknown, HTTPStatus.METHOD_NOT_ALLOWED: _not_allowed},
+        )
+
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            keyed = {**scope, "headers": with_key(scope["headers"]), ACTS: []}
+            refused = refusals.seen(keyed, send)
+
+            async def send_on(message: Message) -> None:
+                await (send if keyed[ACTS] else refused)(message)  # what became a call has a record as such
+
+            await app(keyed, receive, send_on)
+
+        return serve
+
+    async def _operate(self, operation: Operation, request: Request) -> Response:
+        need_owner(request)
+        with ExitStack() as held:
+            given: dict[str, Any] = dict(request.query_params)
+            if operation.method == "POST":
+                given = await read_object(request, self._requests, held)
+            if operation.tool == "install_packages" and "wait" not in given:
+                given["wait"] = 0
+            return await self._call(request, operation, operation.tool, {**given, **request.path_params})
+
+    async def _run(self, request: Request) -> Response:
+        need_owner(request)
+        with ExitStack() as held:
+            given = await read_object(request, self._requests, held)
+            if (key := request.headers.get("idempotency-key")) is not None:
+                given.setdefault("idempotency_key", key)
+            if "respond-async" in request.headers.get("prefer", ""):
+                return await self._call(request, STARTED, STARTED.tool, given)
+            tool, arguments = program(given)
+            return await self._call(request, _RUN, tool, arguments)
+
+    async def _call(self, request: Request, operation: Operation, tool: str, arguments: dict[str, Any]) -> Response:
+        request.scope[ACTS].append(tool)
+        try:
+            result = await while_connected(request, self._mcp.call_tool(tool, arguments))
+        except NotFoundError:
+            message, step = f"This server has no operation {tool}.", "See /api/v1/openapi.json for what there is."
+            raise SandpodError(ErrorCode.NOT_FOUND, message, next_step=step) from None
+        return answers.answer(result, operation)
+
+    async def _events(self, request: Request) -> Response:
+        owner, run_id = need_owner(request), request.path_params["run_id"]
+        last = request.headers.get("last-event-id", request.query_params.get("cursor", "0"))
+        request.scope[ACTS].append("read_run")
+        # As a call, which is counted, recorded and limited as any other.
+        found = await self._mcp.call_tool("read_run", {"run_id": run_id, "cursor": last, "max_output": 100})
+        if found.is_error:
+            return answers.answer(found, _RUN)
+        events = run_events(self._background, owner, run_id, int(last))
+        return StreamingResponse(events, media_type="text/event-stream", headers=HEADERS)
+
+    async def _described(self, _: Request) -> Response:
+        return JSONResponse(await describe(self._mcp, self._version, keyed=self._mcp.auth is not None))
+
+
+async def _coded(endpoints: Mapping[str, Endpoint], request: Request) -> ASGIApp:
+    try:
+        method = request.method if request.method in endpoints else "GET"  # HEAD, which has the same answer
+        return await endpoints[method](request)
+    except SandpodError as error:
+        return answers.refused(error)
+    except ClientDisconnect:
+        return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it
+
+
+async def _unknown(_request: Request, _error: Exception) -> Response:
+    step = f"See {PREFIX}/openapi.json for what there is."
+    return answers.refused(SandpodError(ErrorCode.NOT_FOUND, "There is nothing at this address.", next_step=step))
+
+
+async def _not_allowed(request: Request, error: Exception) -> Response:
+    allow = getattr(error, "headers", None) or {}
+    message, step = f"This address does not take {request.method}.", f"See {PREFIX}/openapi.json for what there is."
+    refusal = SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
+    return answers.problem(refusal.problem().model_dump(mode="json"), allow, HTTPStatus.METHOD_NOT_ALLOWED)

@@ -1,0 +1,119 @@
+"""The description of the API (OpenAPI 3.1), from the tools' own arguments and results."""
+
+import re
+from typing import Any, Final
+
+from fastmcp import FastMCP
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from sandpod_gateway.api.run_results import RunResult
+from sandpod_gateway.mcp.toolbox import SetTool
+from sandpod_gateway.rest.answers import PROBLEM, ProblemDetails
+from sandpod_gateway.rest.operations import EVENTS, OPERATIONS, PREFIX, RUNS, STARTED, Operation
+
+Schema = dict[str, Any]
+
+_REF: Final = "#/components/schemas/{model}"
+_PART: Final = re.compile(r"{(\w+)}")
+_KEYS: Final = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
+
+
+async def describe(mcp: FastMCP[Any], version: str, *, keyed: bool) -> Schema:
+    """Return the description of what the caller may use; `keyed` where a key or token is needed."""
+    tools = {tool.name: tool for tool in await mcp.list_tools() if isinstance(tool, SetTool)}
+    models: set[type[BaseModel]] = {tool.result for tool in tools.values()} | {ProblemDetails, RunResult}
+    wanted: Any = [(model, "serialization") for model in models]
+    _, components = models_json_schema(wanted, ref_template=_REF)
+    paths: dict[str, dict[str, Schema]] = {}
+    for operation in (*OPERATIONS, STARTED):
+        if (tool := tools.get(operation.tool)) is not None:
+            path = paths.setdefault(operation.path, {})
+            path[operation.method.lower()] = _operation(operation, tool)
+    if RUNS in paths:
+        _add_run(paths[RUNS]["post"])
+    if "/runs/{run_id}" in paths:
+        paths[EVENTS] = {"get": _events(paths["/runs/{run_id}"]["get"])}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Sandpod", "version": version},
+        "servers": [{"url": PREFIX}],
+        "security": [{name: []} for name in _KEYS] if keyed else [],
+        "paths": paths,
+        "components": {"schemas": components["$defs"], "securitySchemes": _KEYS},
+    }
+
+
+def _operation(operation: Operation, tool: SetTool) -> Schema:
+    inside = _PART.findall(operation.path)
+    properties, required = tool.parameters["properties"], tool.parameters.get("required", [])
+    parts = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}, **_words(properties.get(name, {}))}
+        for name in inside
+    ]
+    rest = {name: schema for name, schema in properties.items() if name not in inside}
+    described: Schema = {
+        "operationId": operation.tool,
+        "summary": tool.title,
+        "description": tool.description,
+        "parameters": parts,
+        "responses": {
+            str(int(operation.status)): _response(operation.status.phrase, "application/json", _ref(tool.result)),
+            "default": _response("Refused", PROBLEM, _ref(ProblemDetails)),
+        },
+    }
+    if operation.method == "POST":
+        needed = [name for name in required if name not in inside]
+        body = {"type": "object", "properties": rest, "additionalProperties": False, "required": needed}
+        described["requestBody"] = {"required": bool(needed), "content": {"application/json": {"schema": body}}}
+    else:
+        parts.extend(
+            {"name": name, "in": "query", "required": name in required, "schema": schema, **_words(schema)}
+            for name, schema in rest.items()
+        )
+    return described
+
+
+def _ref(model: type[BaseModel]) -> Schema:
+    return {"$ref": _REF.format(model=model.__name__)}
+
+
+def _words(schema: Schema) -> Schema:
+    return {"description": schema["description"]} if "description" in schema else {}
+
+
+def _response(description: str, media_type: str, schema: Schema) -> Schema:
+    return {"description": description, "content": {media_type: {"schema": schema}}}
+
+
+def _add_run(described: Schema) -> None:
+    """Say that a run is waited for unless `Prefer: respond-async` asks for the opposite."""
+    described["operationId"], described["summary"] = "run", "Run a program"
+    described["description"] = (
+        "Runs a program and answers with its result. With the header `Prefer: respond-async` it is started, and goes "
+        "on when the connection ends. Python, JavaScript and shell take the arguments of their tools."
+    )
+    described["parameters"] += [
+        {"name": "Prefer", "in": "header", "schema": {"type": "string"}, "example": "respond-async"},
+        {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string"}},
+    ]
+    described["responses"]["200"] = _response("OK", "application/json", _ref(RunResult))
+
+
+def _events(read: Schema) -> Schema:
+    """Describe the stream of a run's output, by how the run is read."""
+    return {
+        **read,
+        "operationId": "stream_run",
+        "summary": "Stream a run",
+        "description": "The run's output as server-sent events: `output` as it comes, then one `result`. The id of an "
+        "event is the cursor to go on from, which EventSource sends as Last-Event-ID.",
+        "parameters": [each for each in read["parameters"] if each["name"] in {"run_id", "cursor"}],
+        "responses": {
+            "200": _response("Events", "text/event-stream", {}),
+            "default": read["responses"]["default"],
+        },
+    }

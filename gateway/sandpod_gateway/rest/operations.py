@@ -1,0 +1,68 @@
+"""Which tool answers at which address, and what a request says of its arguments. Pure."""
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.runs.request import OTHER_NAMES
+
+PREFIX: Final = "/api/v1"
+RUNS: Final = "/runs"
+EVENTS: Final = "/runs/{run_id}/events"
+FILE: Final = "/sandboxes/{sandbox}/files/{path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A tool's address. Parts of the path are arguments; POST has the others as a JSON object, the rest as a query."""
+
+    method: str
+    path: str  # below PREFIX
+    tool: str
+    status: HTTPStatus = HTTPStatus.OK
+    location: str | None = None  # where what was made is, with fields of the result
+
+
+OPERATIONS: Final = (
+    Operation("GET", "/sandboxes", "list_sandboxes"),
+    Operation("POST", "/sandboxes", "create_sandbox", HTTPStatus.CREATED, "/sandboxes/{sandbox}"),
+    Operation("GET", "/sandboxes/{sandbox}", "get_sandbox"),
+    Operation("DELETE", "/sandboxes/{sandbox}", "close_sandbox"),
+    Operation("GET", "/sandboxes/{sandbox}/runs", "list_runs"),
+    Operation("GET", "/sandboxes/{sandbox}/contexts", "list_contexts"),
+    Operation("DELETE", "/sandboxes/{sandbox}/contexts/{context}", "restart_context"),
+    Operation("GET", "/sandboxes/{sandbox}/files", "list_files"),
+    Operation("DELETE", FILE, "delete_file"),
+    Operation("POST", "/sandboxes/{sandbox}/moves", "move_file"),
+    Operation("GET", "/sandboxes/{sandbox}/artifacts", "list_artifacts"),
+    Operation("GET", "/sandboxes/{sandbox}/packages", "list_packages"),
+    Operation("POST", "/sandboxes/{sandbox}/packages", "install_packages"),
+    Operation("POST", "/sandboxes/{sandbox}/links", "create_link", HTTPStatus.CREATED),
+    Operation("POST", "/sandboxes/{sandbox}/archives", "fetch_workspace", HTTPStatus.CREATED),
+    Operation("GET", "/runs/{run_id}", "read_run"),
+    Operation("DELETE", "/runs/{run_id}", "stop_run"),
+    Operation("GET", "/installations/{installation}", "get_installation"),
+)
+STARTED: Final = Operation("POST", RUNS, "start_run", HTTPStatus.ACCEPTED, "/runs/{run_id}")
+"""Where a request prefers not to wait (RFC 7240, `Prefer: respond-async`); else the run's result is the answer."""
+
+_PROGRAMS: Final = {"python": "run_python_code", "javascript": "run_js_code"}
+
+
+def program(body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the tool that runs what a request describes and answers with its result, and the tool's arguments.
+
+    Raises SandpodError (invalid_argument): its language is no text.
+    """
+    given = body.get("language", "python")
+    if not isinstance(given, str):
+        message, step = "The argument language is wrong: it should be a text.", "Name a language, such as python."
+        raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
+    name = given.strip().lower()
+    tool = _PROGRAMS.get(OTHER_NAMES.get(name, name))
+    if tool is not None:
+        return tool, {key: value for key, value in body.items() if key != "language"}
+    arguments = {key: value for key, value in body.items() if key != "code"}
+    return "run_shell_command", {**arguments, "command": body["code"]} if "code" in body else arguments

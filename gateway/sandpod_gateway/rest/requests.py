@@ -1,0 +1,93 @@
+"""What is asked of every request: whose it is, and a body that is bounded and readable."""
+
+import asyncio
+from contextlib import ExitStack
+from typing import Any, Final
+
+import pydantic_core
+from starlette.requests import ClientDisconnect, Request
+
+from sandpod_gateway.api import messages
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.auth.current import owner_in
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.http.limits import BODY_SECONDS, Requests
+
+KEY_NEEDED: Final = SandpodError(
+    ErrorCode.UNAUTHORIZED,
+    "A valid API key or token is needed.",
+    next_step="Send it in a header: `Authorization: Bearer KEY` or `X-API-Key: KEY`.",
+)
+ACTS: Final = "sandpod.acts"  # in a request's scope: a list of what it has become, which has a record of its own
+_LARGE: Final = "Send large data as one string, or as a file."
+_OBJECT: Final = "Send one JSON object, or no body at all."
+
+
+def need_owner(request: Request) -> str:
+    """Return whose request it is. Raises SandpodError (unauthorized)."""
+    owner = owner_in(request.scope)
+    if owner is None:
+        raise KEY_NEEDED
+    return owner
+
+
+async def read_object(request: Request, requests: Requests, held: ExitStack) -> dict[str, Any]:
+    """Return a request's body, a JSON object; it is counted among its caller's until `held` is closed.
+
+    Raises SandpodError: invalid_argument, upload_too_large, timeout, rate_limited. ClientDisconnect.
+    """
+    owner, body = need_owner(request), bytearray()
+    requests.enter(owner)
+    held.callback(lambda: requests.leave(owner, len(body)))
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                if len(body) + len(part) > messages.MAX_BYTES:
+                    message = f"The body is over {messages.MAX_BYTES} bytes."
+                    step = "Send large data as a file: PUT /api/v1/sandboxes/SANDBOX/files/PATH."
+                    raise SandpodError(ErrorCode.UPLOAD_TOO_LARGE, message, next_step=step)
+                requests.hold(owner, len(part))
+                body += part
+    except TimeoutError as error:
+        message = f"The body did not come within {BODY_SECONDS:.0f} seconds."
+        raise SandpodError(ErrorCode.TIMEOUT, message, next_step="Send the whole request in time.") from error
+    return _parsed(bytes(body))
+
+
+def _parsed(body: bytes) -> dict[str, Any]:
+    if not body.strip():
+        return {}
+    if messages.crowded(body):
+        message = f"The body holds over {messages.MAX_VALUES} values."
+        raise SandpodError(
+            ErrorCode.INVALID_ARGUMENT, message, next_step="Send large data as one string, or as a file."
+        )
+    try:
+        value = pydantic_core.from_json(body, allow_inf_nan=False, cache_strings="none")
+    except ValueError as error:
+        message = f"The body is not readable JSON: {error}."[:256]
+        raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=_OBJECT) from error
+    if not isinstance(value, dict):
+        raise SandpodError(ErrorCode.INVALID_ARGUMENT, "The body is no JSON object.", next_step=_OBJECT)
+    if (fault := messages.fault_of_arguments(value)) is not None:
+        raise SandpodError(ErrorCode.INVALID_ARGUMENT, fault, next_step=_LARGE)
+    return value
+
+
+async def while_connected(request: Request, work: Any) -> Any:
+    """Return what `work` returns; end it when the client leaves. Raises ClientDisconnect then."""
+
+    async def left() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    tasks = asyncio.ensure_future(work), asyncio.ensure_future(left())
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if tasks[0].done():
+            return tasks[0].result()
+        raise ClientDisconnect
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

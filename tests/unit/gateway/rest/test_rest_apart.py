@@ -1,0 +1,193 @@
+"""The REST API's walls: without a key, with another's, with one that may not, and with bodies that no program sends."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+import pytest
+import yaml
+
+from fakes.backend import FakeBackend
+from sandpod_gateway.app import Gateway
+from sandpod_gateway.audit.settings import AuditSettings
+from sandpod_gateway.rest.files import METHODS
+from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, STARTED
+from sandpod_gateway.settings import AuthSettings, Settings
+from support.gateway.fake_gateway import keys_file
+from support.gateway.server import listening
+
+# Each address with a method, the tool of its operation too.
+ROUTES: Final = [
+    *((each.method, each.path) for each in (*OPERATIONS, STARTED)),
+    *((method, FILE) for method in METHODS),
+    ("GET", EVENTS),
+]
+
+
+class Place:
+    """A gateway, and clients with the keys of its users."""
+
+    def __init__(self, address: str, keys: dict[str, str]) -> None:
+        self.address = address
+        self.keys = keys
+
+    async def send(self, user: str | None, method: str, path: str, **options: Any) -> httpx2.Response:
+        headers = {"x-api-key": self.keys[user], **options.pop("headers", {})} if user else options.pop("headers", {})
+        async with httpx2.AsyncClient(base_url=self.address + PREFIX, timeout=60) as http:
+            return await http.request(method, path, headers=headers, **options)
+
+
+@asynccontextmanager
+async def place(folder: Path, **settings: Any) -> AsyncIterator[Place]:
+    path, keys = keys_file(folder, "ann", "eve", "reader")
+    text = yaml.safe_load(path.read_text())
+    text["keys"][2]["read_only"] = True
+    path.write_text(yaml.safe_dump(text))
+    made = Settings(auth=AuthSettings(keys_file=path), **settings)
+    async with listening(Gateway(made, FakeBackend()), made) as address:
+        yield Place(address, dict(zip(("ann", "eve", "reader"), keys, strict=True)))
+
+
+def filled(path: str, sandbox: str) -> str:
+    return path.format(
+        sandbox=sandbox, run_id=f"{sandbox}.run-0123456789abcdef", path="a", context="c", installation="i"
+    )
+
+
+def body(method: str) -> dict[str, Any]:
+    known = {"code": "print(1)", "path": "a", "source": "a", "destination": "b", "packages": ["six"]}
+    return {"content": b"x"} if method == "PUT" else {"json": known} if method == "POST" else {}
+
+
+@pytest.mark.promise("key-required")
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+async def test_nothing_is_answered_without_a_valid_key(tmp_path: Path, method: str, path: str) -> None:
+    async with place(tmp_path) as here:
+        for headers in ({}, {"authorization": "Bearer no"}, {"x-api-key": "no"}):
+            answer = await here.send(None, method, filled(path, "default"), headers=headers, **body(method))
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+            assert method == "HEAD" or answer.json()["error"] == "unauthorized"
+
+
+@pytest.mark.promise("owners-apart")
+@pytest.mark.parametrize(("method", "path"), [each for each in ROUTES if re.search("{sandbox}|{run_id}", each[1])])
+async def test_anothers_sandbox_is_told_from_none_by_nothing(tmp_path: Path, method: str, path: str) -> None:
+    async with place(tmp_path) as here:
+        theirs = (await here.send("ann", "POST", "/sandboxes", json={"name": "hers"})).json()["sandbox"]
+        absent = theirs[:-4] + ("0000" if not theirs.endswith("0000") else "1111")
+        seen = []
+        for name in (theirs, absent):
+            answer = await here.send("eve", method, filled(path, name), **body(method))
+            assert answer.status_code in {400, 404}
+            seen.append((answer.status_code, answer.text.replace(name, "NAME"), answer.headers.get("content-type")))
+        assert seen[0] == seen[1]
+
+
+@pytest.mark.promise("key-scopes")
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [each for each in ROUTES if each[0] in {"POST", "PUT", "DELETE"} and each[1] != "/sandboxes/{sandbox}/archives"],
+)
+async def test_a_read_only_key_changes_nothing(tmp_path: Path, method: str, path: str) -> None:
+    async with place(tmp_path) as here:
+        answer = await here.send("reader", method, filled(path, "default"), **body(method))
+        assert (answer.status_code, answer.json()["error"]) == (403, "forbidden")
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "word"),
+    [
+        (b"{", 400, "not readable JSON"),
+        (b"[]", 400, "no JSON object"),
+        (b"\xff\xfe", 400, "not readable JSON"),
+        (b'{"code": "1", "x": NaN}', 400, "not readable JSON"),
+        (b'{"code": 1e999}', 400, ""),
+        (b'{"args": [' + b"1," * 6000 + b"1]}", 400, "1000 items"),
+        (b'{"code": ' + b"[" * 40 + b"]" * 40 + b"}", 400, "levels deep"),
+        (b'{"code": "' + b"x" * (4 * 2**20) + b'"}', 413, "bytes"),
+        (b'{"language": 5, "code": "1"}', 400, "language"),
+        (b'{"language": "cobol", "code": "1"}', 400, ""),
+        (b"", 400, "missing"),
+    ],
+)
+async def test_a_body_that_cannot_be_used_is_refused_in_a_sentence(
+    tmp_path: Path, content: bytes, status: int, word: str
+) -> None:
+    async with place(tmp_path) as here:
+        answer = await here.send("ann", "POST", "/runs", content=content)
+        details = answer.json()
+        assert (answer.status_code, details["status"]) == (status, status)
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert word in details["detail"]
+        assert details["next"].endswith((".", "?"))
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"), [({"host": "evil.example"}, 421), ({"origin": "https://evil.example"}, 403)]
+)
+async def test_a_page_of_another_site_reaches_nothing_on_this_machine(headers: dict[str, str], status: int) -> None:
+    settings = Settings()
+    async with (
+        listening(Gateway(settings, FakeBackend()), settings) as address,
+        httpx2.AsyncClient(base_url=address + PREFIX) as http,
+    ):
+        assert (await http.get("/sandboxes")).status_code == 200
+        for path in ("/sandboxes", "/openapi.json", "/sandboxes/default/files/a"):
+            assert (await http.get(path, headers=headers)).status_code == status
+
+
+async def test_a_limit_of_calls_holds_and_says_when_there_is_room_again(tmp_path: Path) -> None:
+    async with place(tmp_path, quotas={"per_user": {"calls_per_minute": 2}}) as here:
+        answers = [await here.send("ann", "GET", "/sandboxes") for _ in range(3)]
+    assert [each.status_code for each in answers] == [200, 200, 429]
+    assert int(answers[2].headers["retry-after"]) > 0
+
+
+@pytest.mark.promise("audit-recorded")
+async def test_each_request_leaves_a_record(tmp_path: Path) -> None:
+    log = tmp_path / "audit"
+    async with place(tmp_path, audit=AuditSettings(sink="file", path=log)) as here:
+        await here.send("ann", "POST", "/runs", json={"code": "print(1)"})
+        await here.send("ann", "PUT", "/sandboxes/default/files/a", content=b"xyz")
+        await here.send("ann", "GET", "/sandboxes/default/files/none")
+        await here.send(None, "GET", "/sandboxes")
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    told = [
+        (each["event"], each.get("tool") or each.get("method"), each.get("outcome"), each.get("bytes_in"))
+        for each in records
+        if each["event"] not in {"start", "stop"} and each.get("phase") != "begin"
+    ]
+    assert told == [
+        ("keys", None, None, None),
+        ("call", "run_python_code", "ok", 8),
+        ("file", "put", "ok", 3),
+        ("file", "get", "refused", 0),
+        ("refused", None, None, None),
+    ]
+
+
+async def test_an_address_says_which_methods_it_takes(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        for path in {path for _, path in ROUTES}:
+            answer = await here.send("ann", "OPTIONS", filled(path, "default"))
+            known = {method for method, other in ROUTES if other == path}
+            assert (answer.status_code, set(answer.headers["allow"].split(", ")) - {"HEAD"}) == (405, known - {"HEAD"})
+        assert (await here.send("ann", "HEAD", "/sandboxes")).status_code == 200
+        assert (await here.send("ann", "GET", "/nothing")).json()["error"] == "not_found"
+
+
+@pytest.mark.promise("audit-recorded")
+async def test_every_operation_leaves_one_record(tmp_path: Path) -> None:
+    log = tmp_path / "audit"
+    async with place(tmp_path, audit=AuditSettings(sink="file", path=log)) as here:
+        await here.send("ann", "PUT", "/sandboxes/default/files/a", content=b"xyz")
+        for method, path in ROUTES:
+            await here.send("ann", method, filled(path, "default"), **body(method))
+    records = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert [each for each in records if each in {"call", "file", "refused"}].count("refused") == 0
+    assert len([each for each in records if each in {"call", "file"}]) == len(ROUTES) + 1
