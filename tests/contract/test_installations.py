@@ -133,9 +133,11 @@ async def test_one_that_its_gateway_has_lost_is_known_to_be_interrupted_within_s
         assert (await again)["status"] == "success"
 
 
+@pytest.mark.parametrize("pause", [0.0, 3.0], ids=["before packages are there", "after that"])
 async def test_an_installation_goes_on_over_another_stream_while_it_waits_and_while_packages_are_sent(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, pause: float
 ) -> None:
+    monkeypatch.setattr("sandpod_gateway.packages.talk._PAUSE", pause)
     send = RunnerConnection.send_input
     cut: list[int] = []
 
@@ -156,7 +158,8 @@ async def test_an_installation_goes_on_over_another_stream_while_it_waits_and_wh
         assert connection is not None
         await connection.close()
         index.hold.set()
-        assert (await other.get(begun))["status"] == "success"
+        done = await other.get(begun)
+        assert done["status"] == "success", str(done)
         assert len(cut) == 1
         read = "import big, pathlib\nprint(len((pathlib.Path(big.__file__).parent / 'data.bin').read_text()))"
         assert (await other.python(read))["stdout"] == f"{2 * len(content)}\n"

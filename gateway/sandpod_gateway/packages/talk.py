@@ -252,6 +252,11 @@ class Talk(Generic[S]):
             sent = part.offset
         self._connection = connection
 
+    def _forget(self, read: int) -> None:
+        """Forget what the program has read for sure."""
+        while self._unread and self._unread[0].offset + len(self._unread[0].data) <= read:
+            self._unread.popleft()
+
     async def _feed(self, files: Sequence[IO[bytes]]) -> None:
         """Send packages, no faster than they are read."""
         output, begin = self._output, self._size
@@ -263,8 +268,8 @@ class Talk(Generic[S]):
                         return  # it has failed
                     output.moved.clear()
                     await output.moved.wait()
-                while self._unread and self._unread[0].offset + len(self._unread[0].data) <= begin + output.dots * PART:
-                    self._unread.popleft()
+                if output.dots:  # else it may not even have the order
+                    self._forget(begin + output.dots * PART)
                 await self._send(part)
 
 
