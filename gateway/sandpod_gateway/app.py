@@ -183,6 +183,10 @@ class Gateway:
                 await self._sandboxes.close()
                 await self._backend.close()
 
+    async def finish(self, seconds: float) -> bool:
+        """Wait so many seconds for installations that no call waits for, and return whether all have ended."""
+        return await self._installer.finish(seconds)
+
     def _use_keys(self, keys: KeyFile) -> None:
         self._keys.use(keys)
         if self._audit.on and (facts := self._key_changes.facts(keys)):

@@ -28,10 +28,12 @@ def install_wheels(
     ]
     done = subprocess.run(
         [python, str(BOOTSTRAP), "wheels"],
-        input=opening({"packages": order, "room": room}) + b"".join(wheels.values()),
+        input=b"".join(
+            (opening(installing=True), json.dumps({"packages": order, "room": room}).encode(), b"\n", *wheels.values())
+        ),
         env={**os.environ, "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"},
         stdout=subprocess.PIPE,
         check=True,
     )
-    report: dict[str, Any] = json.loads(base64.b64decode(done.stdout.lstrip(b".")))
+    report: dict[str, Any] = json.loads(base64.b64decode(done.stdout.replace(b".", b"").split()[-1]))
     return report

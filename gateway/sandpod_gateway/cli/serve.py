@@ -8,7 +8,7 @@ import shlex
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -30,6 +30,7 @@ from sandpod_gateway.settings import Settings
 
 METRICS_CONNECTIONS: Final = 64  # a few Prometheus servers
 KEEP_ALIVE_SECONDS: Final = 75  # longer than proxies keep an idle connection, so that they close it first
+_LOOK_EVERY: Final = 0.5  # seconds between two looks for a second signal
 
 _NOT_ISOLATED: Final = """\
   Not isolated here: code shares your machine's kernel, its memory is watched rather than limited by the kernel, and
@@ -105,6 +106,7 @@ def _listen(host: str, port: int, *, flag: str) -> socket.socket:
 
 class _Server(connections.Server):
     banner = ""
+    finish: Callable[[float], Awaitable[bool]] | None = None  # waits so many seconds for other work, if there is any
     drain = 0  # seconds without a call, after it was asked to end, for which it goes on
     _asked: float | None = None  # when that was
 
@@ -129,6 +131,15 @@ class _Server(connections.Server):
             return False
         self.config.timeout_graceful_shutdown = max(1, calls - int(end - latest))
         return True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let calls in progress end, and other work in what is left of their time."""
+        now = asyncio.get_running_loop().time
+        end = now() + (self.config.timeout_graceful_shutdown or 0)
+        await super().shutdown(sockets)
+        while self.finish is not None and not self.force_exit and (left := end - now()) > 0:
+            if await self.finish(min(_LOOK_EVERY, left)):
+                break
 
     @property
     def last_call(self) -> float:
@@ -162,6 +173,8 @@ def _uvicorn(gateway: Gateway, settings: Settings, certificate: Certificate | No
         )
     )
     server.drain, server.ending = settings.shutdown.drain, gateway.ending
+    if settings.backend != "local":  # whose sandboxes end with the server
+        server.finish = gateway.finish
     return server
 
 

@@ -19,8 +19,9 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import Content, FileCache
 from sandpod_gateway.packages.errors import ConflictError, Failure
 from sandpod_gateway.packages.process import scratch_folder
-from sandpod_gateway.packages.sandbox import Program, Report, S, Untrusted
+from sandpod_gateway.packages.sandbox import Report, S, Untrusted
 from sandpod_gateway.packages.settings import NpmSettings, PackageSettings
+from sandpod_gateway.packages.talk import Program, Talk
 from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_gateway.usage.amounts import account_of
 
@@ -104,18 +105,23 @@ class Channel(ABC, Generic[S, R]):
         return any(fnmatchcase(self._normal(name), self._normal(pattern)) for pattern in patterns)
 
     async def listed(self, record: SandboxRecord) -> list[PackageInfo]:
-        """Return the packages of a sandbox, the image's own last. Raises what `Program.run` raises."""
-        there = (await self._program.run(record)).packages
+        """Return the packages of a sandbox, the image's own last. Raises what `Program.report` raises."""
+        there = (await self._program.report(record)).packages
         found = [PackageInfo(name=name, **dict(each)) for name, each in there.items()]
         return sorted(found, key=lambda package: (package.source == "image", package.name))
 
-    async def install(self, record: SandboxRecord, wanted: list[Any]) -> tuple[list[Package], str | None]:
-        """Install what is missing; return the packages with their dependencies, and a note for the caller.
+    def talk(self, record: SandboxRecord, run: str) -> Talk[S]:
+        """Return what is to be a program of that name in a sandbox."""
+        return Talk(self._program, record, run)
 
-        Raises what `supplied` and `Program.run` raise, or quota_exceeded: the caller may move no more bytes today.
+    async def install(self, talk: Talk[S], wanted: list[Any]) -> tuple[list[Package], str | None]:
+        """Install what is missing, over a program that has begun.
+
+        Return the packages with their dependencies, and a note for the caller. Raises what `supplied` and `talk` raise,
+        or quota_exceeded: the caller may move no more bytes today.
         """
-        account = account_of(current_caller())
-        state = await self._program.run(record)
+        account, record = account_of(current_caller()), talk.record
+        state = await talk.report()
         present = self.present(wanted, state)
         if present is not None:
             return present, None
@@ -130,7 +136,7 @@ class Channel(ABC, Generic[S, R]):
                 size = sum(content.size for _, content in files)
                 order = {"packages": missing, **changes}
                 with self._sandboxes.meter.moving(account, record.name, packages=size):
-                    state = await self._program.run(record, order, [content.file for _, content in files])
+                    state = await talk.install(order, [content.file for _, content in files])
         return self._result(found, [package for package, _ in files], state)
 
     def present(self, wanted: list[Any], state: S) -> list[Package] | None:

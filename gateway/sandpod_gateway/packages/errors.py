@@ -26,6 +26,11 @@ class Failure(Enum):
     BLOCKED = (ErrorCode.PACKAGE_BLOCKED, "{}", _OTHER)
     BLOCKED_NAME = (ErrorCode.PACKAGE_BLOCKED, "The package {} {}.", "Do without it, or ask the administrator.")
     DAMAGED = (ErrorCode.BACKEND_ERROR, "What was downloaded of {} is not what the {} announced.", _AGAIN)
+    INTERRUPTED = (
+        ErrorCode.CANCELLED,
+        "The installation was interrupted: the server that carried it out is gone, or it was stopped.",
+        "Call install_packages again.",
+    )
     NO_ANSWER = (ErrorCode.BACKEND_ERROR, "{} returned an answer that is not valid.", "Tell the administrator.")
     NO_PACKAGE = (ErrorCode.NOT_FOUND, "The {} has no {}.", "Check the name of the package.")
     NO_ROOM = (ErrorCode.BACKEND_ERROR, "The server has no room for the download.", _LATER)
@@ -60,6 +65,11 @@ class Failure(Enum):
         ErrorCode.EXECUTION_FAILED,
         "The packages could not be installed in this sandbox.",
         "Try again in a new sandbox.",
+    )
+    SANDBOX_SLOW = (
+        ErrorCode.TIMEOUT,
+        "The sandbox did not install the packages in the time that it has.",
+        "Try again, or ask for fewer packages; a template's limits.runTimeout bounds installations too.",
     )
     UNPACKING = (ErrorCode.EXECUTION_FAILED, "A package can't be unpacked.", "Ask for another version of it.")
     UNFIT = (ErrorCode.NOT_FOUND, "{}", _OTHER)

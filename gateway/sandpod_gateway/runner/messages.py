@@ -3,6 +3,8 @@
 The runner is untrusted: numbers and texts are bounded here, and what makes no sense is refused.
 """
 
+from itertools import groupby
+from operator import itemgetter
 from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -18,6 +20,10 @@ from sandpod_runner.protocol.frames import Frame
 _Model = TypeVar("_Model", bound=BaseModel)
 Count = Annotated[int, Field(ge=0, le=2**63)]
 _Language = Annotated[str, Field(pattern=f"^{protocol.LANGUAGE.pattern}$")]
+MAX_PIECES: Final = 100_000
+MAX_LISTED: Final = 1000
+_Name = Annotated[str, Field(min_length=1, max_length=128)]
+_Time = Annotated[float, Field(ge=0, le=253_402_300_000)]  # within the year 9999, the last that a datetime has
 _Millis = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
@@ -64,6 +70,54 @@ class Hello(Message):
     version: int
     languages: Annotated[dict[_Language, Annotated[str, Field(max_length=64)]], Field(max_length=64)]
     packages_bytes: Count | None = None  # what added packages may take, where no file system keeps them to it
+
+
+class ListedRun(Message):
+    """A run, live or remembered."""
+
+    run: _Name
+    language: Annotated[str, Field(max_length=32)]
+    state: Literal["live", "ended"]
+    detached: bool = False
+    context: _Name | None = None
+    started: _Time
+    outcome: Outcome | None = None
+
+
+class ListedContext(Message):
+    """A context."""
+
+    name: _Name
+    language: Annotated[str, Field(max_length=32)]
+    state: Literal["idle", "busy", "lost"]
+    started: _Time
+
+
+class Listing(Message):
+    """The reply to `list`."""
+
+    runs: Annotated[list[ListedRun], Field(max_length=MAX_LISTED)] = Field(default_factory=list)
+    contexts: Annotated[list[ListedContext], Field(max_length=MAX_LISTED)] = Field(default_factory=list)
+
+
+class Tail(Message):
+    """The reply to `tail`."""
+
+    state: Literal["live", "ended"]
+    cursor: Count
+    dropped: Count = 0
+    pieces: Annotated[list[tuple[Literal["stdout", "stderr"], Count]], Field(max_length=MAX_PIECES)]
+    end: Ended | None = None
+
+    def parts(self, payload: bytes) -> list[tuple[str, bytes]]:
+        """Return output as it came: each part of another stream than the one before."""
+        parts: list[tuple[str, bytes]] = []
+        start = 0
+        for stream, sizes in groupby(self.pieces, itemgetter(0)):
+            end = start + sum(size for _, size in sizes)
+            parts.append((stream, payload[start:end]))
+            start = end
+        return parts
 
 
 def checked(model: type[_Model], frame: Frame) -> _Model:

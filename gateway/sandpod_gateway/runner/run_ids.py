@@ -4,6 +4,7 @@ The sandbox stands in the name so that any gateway finds a run again with no lis
 """
 
 import secrets
+from typing import Final
 
 from sandpod_api.names import is_dns_label
 from sandpod_gateway.api.results import ErrorCode
@@ -11,10 +12,19 @@ from sandpod_gateway.backends.tenants import SEPARATOR
 from sandpod_gateway.errors import SandpodError
 from sandpod_runner.protocol import messages as protocol
 
+INSTALLATION: Final = "inst"
+LOOK: Final = "look"
+_OWN: Final = (f"{INSTALLATION}-", f"{LOOK}-")
 
-def new_run() -> str:
+
+def new_run(kind: str = "run") -> str:
     """Return a name for a run, as the runner knows it."""
-    return "run-" + secrets.token_hex(8)
+    return f"{kind}-{secrets.token_hex(8)}"
+
+
+def is_own(run: str) -> bool:
+    """Return whether a run's program is the gateway's own, such as one that installs packages."""
+    return run.startswith(_OWN)
 
 
 def run_id(sandbox: str, run: str) -> str:

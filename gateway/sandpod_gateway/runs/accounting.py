@@ -13,10 +13,9 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.demux import ConnectionLostError
-from sandpod_gateway.runner.messages import checked
+from sandpod_gateway.runner.messages import Tail, checked
 from sandpod_gateway.runner.run_ids import split_run_id
 from sandpod_gateway.runs.background import used_by
-from sandpod_gateway.runs.tail import Tail
 from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_gateway.usage.amounts import SECOND, Account, account_of
 from sandpod_gateway.usage.document import BackgroundRun

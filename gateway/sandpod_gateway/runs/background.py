@@ -8,9 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Final, Literal, TypeVar
-
-from pydantic import Field
+from typing import Final, Literal, TypeVar
 
 from sandpod_api.base import rfc3339
 from sandpod_gateway.api.results import ErrorCode
@@ -18,7 +16,6 @@ from sandpod_gateway.api.run_results import (
     ContextInfo,
     ContextList,
     ContextRestarted,
-    Outcome,
     RunInfo,
     RunList,
     RunOutput,
@@ -30,8 +27,8 @@ from sandpod_gateway.content import Answer
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.runner.connection import RunnerConnection
-from sandpod_gateway.runner.messages import Ended, Message, checked
-from sandpod_gateway.runner.run_ids import no_such_run, run_id, split_run_id
+from sandpod_gateway.runner.messages import Ended, Listing, checked
+from sandpod_gateway.runner.run_ids import is_own, no_such_run, run_id, split_run_id
 from sandpod_gateway.runs.hints import find_hint
 from sandpod_gateway.runs.recorder import Recorder
 from sandpod_gateway.runs.request import ActiveRun, RunRequest, check_run, start_run
@@ -49,34 +46,6 @@ READ_LIMIT: Final = 48 * 1024
 """Most bytes of output in one reading that is not cut: as JSON, twice, they stay below what clients accept."""
 DISPLAYS_WAIT: Final = 10.0  # seconds that they may take from the sandbox
 STOP_WAIT: Final = 5.0  # seconds that stop_run waits for the end
-MAX_LISTED: Final = 1000
-
-_Name = Annotated[str, Field(min_length=1, max_length=128)]
-_Time = Annotated[float, Field(ge=0, le=253_402_300_000)]  # within the year 9999, the last that a datetime has
-
-
-class _Run(Message):
-    run: _Name
-    language: Annotated[str, Field(max_length=32)]
-    state: Literal["live", "ended"]
-    detached: bool = False
-    context: _Name | None = None
-    started: _Time
-    outcome: Outcome | None = None
-
-
-class _Context(Message):
-    name: _Name
-    language: Annotated[str, Field(max_length=32)]
-    state: Literal["idle", "busy", "lost"]
-    started: _Time
-
-
-class Listing(Message):
-    """The reply to `list`."""
-
-    runs: Annotated[list[_Run], Field(max_length=MAX_LISTED)] = Field(default_factory=list)
-    contexts: Annotated[list[_Context], Field(max_length=MAX_LISTED)] = Field(default_factory=list)
 
 
 class BackgroundRuns:
@@ -179,6 +148,7 @@ class BackgroundRuns:
                 started_at=_rfc3339(run.started),
             )
             for run in listing.runs
+            if not is_own(run.run)
         ]
         return RunList(sandbox=name, runs=runs)
 

@@ -2,33 +2,19 @@
 
 import asyncio
 from dataclasses import dataclass, field
-from itertools import count, groupby
-from operator import itemgetter
-from typing import Annotated, Final, Literal
-
-from pydantic import Field
+from itertools import count
+from typing import Final, Literal
 
 from sandpod_gateway.runner.connection import RunnerConnection
-from sandpod_gateway.runner.messages import Count, Ended, Message, checked
+from sandpod_gateway.runner.messages import Ended, Tail, checked
 from sandpod_gateway.runs.recorder import Recorder, unfinished_character, unfinished_sequence
 
 WAIT_ONCE: Final = 30.0  # seconds that the runner waits for more output in one request
 PAUSE: Final = 0.2  # seconds until it is asked again where it did not have as much as was asked for
-MAX_PIECES: Final = 100_000
 LOOK_BACK: Final = 64 * 1024
 """Bytes of output before a cursor that are read too where values have to be masked: those of the other stream may lie
 between two pieces of one value."""
 AT_ONCE: Final = 64  # requests without a pause: a runner keeps 17 MiB of a run's output
-
-
-class Tail(Message):
-    """The reply to `tail`."""
-
-    state: Literal["live", "ended"]
-    cursor: Count
-    dropped: Count = 0
-    pieces: Annotated[list[tuple[Literal["stdout", "stderr"], Count]], Field(max_length=MAX_PIECES)]
-    end: Ended | None = None
 
 
 @dataclass(slots=True)
@@ -71,7 +57,7 @@ class TailReader:
         fields = {"run": self.run, "cursor": self.cursor, "wait": min(wait, WAIT_ONCE), "limit": limit}
         reply = await self.connection.ask("tail", fields)
         tail = checked(Tail, reply)
-        pieces = _pieces(tail, reply.payload)
+        pieces = tail.parts(reply.payload)
         ended, held = tail.end, 0
         if ended is not None and reply.payload and tail.cursor < ended.stdout_bytes + ended.stderr_bytes:
             ended = None  # there is more to read
@@ -93,16 +79,5 @@ class TailReader:
         reply = await self.connection.ask("tail", fields)
         tail = checked(Tail, reply)
         room = max(0, len(reply.payload) - max(0, tail.cursor - self.cursor))  # bytes before the cursor
-        for stream, data in _pieces(tail, reply.payload[:room]):
+        for stream, data in tail.parts(reply.payload[:room]):
             self.recorder.look_back(stream, data)
-
-
-def _pieces(tail: Tail, payload: bytes) -> list[tuple[str, bytes]]:
-    """Return output as it came: each piece of another stream than the one before."""
-    pieces: list[tuple[str, bytes]] = []
-    start = 0
-    for stream, sizes in groupby(tail.pieces, itemgetter(0)):
-        end = start + sum(size for _, size in sizes)
-        pieces.append((stream, payload[start:end]))
-        start = end
-    return pieces

@@ -41,5 +41,10 @@ async def talking(sandboxes: Sandboxes, record: SandboxRecord, *, doubt: str = "
         async with sandboxes.connection(record) as connection:
             yield connection
     except ConnectionLostError as error:
-        message, step = f"The sandbox went away meanwhile{doubt}.", "Call get_sandbox to see what became of it."
-        raise SandpodError(ErrorCode.SANDBOX_LOST, message, cause=str(error) or None, next_step=step) from error
+        raise sandbox_lost(error, doubt) from error
+
+
+def sandbox_lost(error: ConnectionLostError, doubt: str = "") -> SandpodError:
+    """Return what callers are told where the stream to a sandbox is lost for good; the message ends with `doubt`."""
+    message, step = f"The sandbox went away meanwhile{doubt}.", "Call get_sandbox to see what became of it."
+    return SandpodError(ErrorCode.SANDBOX_LOST, message, cause=str(error) or None, next_step=step)

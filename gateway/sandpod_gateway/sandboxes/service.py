@@ -174,7 +174,8 @@ class Sandboxes:
         record = await self.find(owner, handle)
         if not force and record.status == "Ready" and await self._live_runs(record):
             step = "Wait for it to end, or call close_sandbox with force=true."
-            raise SandpodError(ErrorCode.SESSION_BUSY, "A run is going on in this sandbox.", next_step=step)
+            message = "A run or an installation is going on in this sandbox."
+            raise SandpodError(ErrorCode.SESSION_BUSY, message, next_step=step)
         await self.discard(record)
         return record.name
 

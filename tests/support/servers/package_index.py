@@ -12,9 +12,15 @@ from support.servers.http_server import web_server
 
 
 def wheel(
-    name: str, version: str, *, needs: tuple[str, ...] = (), files: dict[str, str] | None = None, scripts: str = ""
+    name: str,
+    version: str,
+    *,
+    needs: tuple[str, ...] = (),
+    files: dict[str, str] | None = None,
+    scripts: str = "",
+    stored: bool = False,
 ) -> bytes:
-    """Return a wheel whose module has a VERSION, and what else is in `files`."""
+    """Return a wheel whose module has a VERSION, and what else is in `files`; `stored` as they are."""
     data = io.BytesIO()
     module, info = name.replace("-", "_"), f"{name.replace('-', '_')}-{version}.dist-info"
     metadata = [
@@ -28,7 +34,7 @@ def wheel(
         **({f"{info}/entry_points.txt": f"[console_scripts]\n{scripts}\n"} if scripts else {}),
         **(files or {}),
     }
-    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED) as archive:
         for path, text in content.items():
             archive.writestr(path, text)
         archive.writestr(f"{info}/RECORD", "".join(f"{path},,\n" for path in [*content, f"{info}/RECORD"]))

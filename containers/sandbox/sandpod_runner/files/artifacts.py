@@ -92,7 +92,8 @@ class Artifacts:
         with self._lock:
             order = self._runs.get(run, self._count)
             for path, _ in found:
-                _put(self._known, path, order)
+                # A run that has begun later may have ended before.
+                _put(self._known, path, max(order, self._known.get(path, 0)))
         listing = Listing(MOST, [], room=_ROOM)
         for path, info in found:
             if not listing.add(_entry(path, info)):

@@ -85,7 +85,8 @@ class SocketStream:
         self._writer.close()
         closed = asyncio.ensure_future(self._writer.wait_closed())
         await asyncio.wait({closed}, timeout=CLOSE_TIMEOUT)
-        self._writer.transport.abort()
+        if not closed.done():
+            self._writer.transport.abort()
         with contextlib.suppress(ConnectionError):
             await closed
 

@@ -6,10 +6,7 @@ default image and the local backend that folder is a link to /workspace.
 
 import asyncio
 import posixpath
-from dataclasses import dataclass, field
 from typing import Any, Final
-
-from cachetools import LRUCache
 
 from sandpod_api.names import WORKSPACE
 from sandpod_gateway.api.results import ErrorCode, Installation
@@ -21,18 +18,14 @@ from sandpod_gateway.mcp.compat.common import READ, System, as_result, in_worksp
 
 _HOME: Final = "/app/results"
 _WAIT: Final = 5.0  # seconds that its package tools wait
-_REMEMBERED: Final = 1000  # installations
 
 _failed: Final = refusal(error=True, message=...)
 _not_run: Final = refusal(stdout="", stderr=..., exit_code=-1, error=...)
 _not_installed: Final = refusal(success=False, status="error", message=..., complete=True)
 
 
-@dataclass
 class Johanli(System):
     """Its tools."""
-
-    _begun: LRUCache[tuple[str, str, str], str] = field(default_factory=lambda: LRUCache(_REMEMBERED), init=False)
 
     @tool("List sandboxes", _failed, READ)
     async def list_sandboxes(self) -> Any:
@@ -88,18 +81,15 @@ class Johanli(System):
     async def install_package_in_sandbox(self, sandbox_id: str, package_name: str) -> Any:
         """Install a Python package in a sandbox; it may go on after some seconds."""
         record = await self.need(sandbox_id)
-        begun = await self.install(record, package_name, _WAIT)
-        self._begun[record.owner, record.name, package_name] = begun.installation
-        return _installed(begun, package_name)
+        return _installed(await self.install(record, package_name, _WAIT), package_name)
 
     @tool("Look at an installation", _not_installed, READ)
     async def check_package_installation_status(self, sandbox_id: str, package_name: str) -> Any:
         """Return the status of a package's installation."""
         record = await self.need(sandbox_id)
-        name = self._begun.get((record.owner, record.name, package_name))
         try:
-            if name is not None:
-                return _installed(await self.parts.installer.get(record.owner, name, wait=_WAIT), package_name)
+            found = await self.parts.installer.latest(record, [package_name], Language.PYTHON, wait=_WAIT)
+            return _installed(found, package_name)
         except SandpodError as error:
             if error.code != ErrorCode.NOT_FOUND:
                 raise

@@ -1,8 +1,12 @@
 """The protocol between the gateway and a program in a sandbox.
 
-The input is one line of JSON, the order, then the bytes of all packages. The program writes a dot for every PART bytes
-that it has read, so that the gateway never sends more than the sandbox takes. Then it writes its report: one line of
-JSON in base64.
+The first line of the input says whether packages may follow. If so, the program waits for its turn in this sandbox.
+It writes a report, and reads a line of JSON: the order, or null. After an order come the
+bytes of all packages. The program writes a dot for every PART bytes that it has read, so that the gateway never sends
+more than the sandbox takes, and then another report. Unless that tells of a failure, the last line of the input is the
+result, which the program writes as it is. So its last line says how the installation went, to any gateway that asks.
+
+Reports and the result are lines of JSON in base64.
 """
 
 from __future__ import annotations
@@ -64,24 +68,38 @@ def _used() -> int:
 
 
 def run(program: Any) -> None:
-    """Carry out the order in the input, if any, and report the failure, if any, and the program's `state()`.
+    """Report, and carry out the order in the input, if any.
 
-    `program.unpack(package, file, folder, room)` writes one of the order's packages, if there is room for it, and
-    `program.install(order, folders)` puts all of them in place after that, so that all are installed or none.
+    `program.state()` is what is reported; `program.unpack(package, file, folder, room)` writes one of the order's
+    packages, if there is room for it, and `program.install(order, folders)` puts all of them in place after that, so
+    that all are installed or none.
     """
     raw = sys.stdin.buffer
-    order = json.loads(raw.readline())
-    failure = None
+    if not json.loads(raw.readline()):
+        _report(program)
+        return
     try:
-        if order:
-            os.makedirs(BASE, exist_ok=True)
-            with open(os.path.join(BASE, ".lock"), "w") as lock:  # one program at a time
-                fcntl.flock(lock, fcntl.LOCK_EX)
+        os.makedirs(BASE, exist_ok=True)
+        with open(os.path.join(BASE, ".lock"), "w") as lock:  # one program at a time
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            _report(program)
+            order = json.loads(raw.readline())
+            if order:
                 _install(order, raw, program)
+                _report(program)
     except Exception as error:  # noqa: BLE001 - it is reported to the gateway, whatever it is
-        failure = _described(error)
-    os.write(1, b"\n")
-    sys.stdout.write(base64.b64encode(json.dumps({"failure": failure, **program.state()}).encode()).decode())
+        _report(program, _described(error))
+    else:
+        _write(raw.readline())
+
+
+def _report(program: Any, failure: dict[str, str] | None = None) -> None:
+    _write(base64.b64encode(json.dumps({"failure": failure, **program.state()}).encode()))
+
+
+def _write(line: bytes) -> None:
+    sys.stdout.buffer.write(b"\n%b\n" % line.strip())
+    sys.stdout.buffer.flush()
 
 
 def _install(order: Any, raw: IO[bytes], program: Any) -> None:

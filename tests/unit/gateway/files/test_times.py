@@ -5,8 +5,7 @@ import pytest
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.service import _Entry
-from sandpod_gateway.runner.messages import checked
-from sandpod_gateway.runs.background import Listing
+from sandpod_gateway.runner.messages import Listing, checked
 from sandpod_runner.protocol.frames import Frame
 
 

@@ -149,3 +149,29 @@ async def test_request_that_follows_an_answer_which_ends_after_the_server_stoppe
             assert b"connection: close" in answer
             assert answer.endswith(b"ok\n")
         await asyncio.wait_for(asyncio.shield(task), 10)
+
+
+@pytest.mark.parametrize("looks", [3, None])
+async def test_a_server_lets_installations_end_in_the_time_that_calls_have(
+    monkeypatch: pytest.MonkeyPatch, looks: int | None
+) -> None:
+    settings = Settings(backend="kubernetes", shutdown=ShutdownSettings(calls=1 if looks is None else 3600))
+    gateway = Gateway(settings, FakeBackend())
+    waits: list[float] = []
+
+    async def finish(seconds: float) -> bool:
+        waits.append(seconds)
+        await asyncio.sleep(seconds if looks is None else 0)
+        return len(waits) == looks
+
+    monkeypatch.setattr(gateway, "finish", finish)
+    server = serve._uvicorn(gateway, settings, None)
+    async with serving(server, gateway) as (_, task):
+        server.should_exit = True
+        await asyncio.wait_for(asyncio.shield(task), 60)
+    if looks is None:
+        assert 0 < sum(waits) <= 1
+    else:
+        assert len(waits) == looks
+    # The sandboxes of a local server end with it.
+    assert serve._uvicorn(gateway, Settings(backend="local"), None).finish is None

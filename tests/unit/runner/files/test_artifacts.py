@@ -166,3 +166,14 @@ class Noting(dict[str, int]):
     def get(self, key: str, default: Any = None) -> Any:
         self._looked.append(threading.current_thread())
         return super().get(key, default)
+
+
+async def test_file_of_a_later_run_stays_one_since_it_when_an_earlier_run_ends(
+    artifacts: Artifacts, tmp_path: Path
+) -> None:
+    long = artifacts.begin("long")
+    short = artifacts.begin("short")
+    (tmp_path / "made").write_text("1")
+    assert paths((await artifacts.end("short", short)).entries) == ["made"]
+    await artifacts.end("long", long)
+    assert paths(artifacts.list("short")) == ["made"]
