@@ -141,7 +141,9 @@ async def test_nobody_gets_a_token_while_a_required_record_can_not_be_written(
     team, client = await audited(stack, tmp_path, required=True)
     code = await team.sign_in(client)
     value = partial(team.gateways[0].metrics.registry.get_sample_value, "sandpod_audit_records_total")
-    with files_of_at_most((tmp_path / "audit.jsonl").stat().st_size + 100):
+    path = tmp_path / "audit.jsonl"
+    await until(lambda: '"sign_in"' in path.read_text(encoding="utf-8"))  # what was counted so far is written
+    with files_of_at_most(path.stat().st_size + 100):
         refused = await team.exchange(client, **ISSUE, code=code, code_verifier=VERIFIER)
         assert (refused.status_code, refused.json()["error"]) == (503, "backend_unavailable")
         await until(lambda: value({"sink": "file", "result": "lost"}) == 2)
