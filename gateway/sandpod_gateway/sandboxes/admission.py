@@ -1,13 +1,18 @@
 """Claims within the limits that the caller's account has."""
 
+import asyncio
 from typing import Final
+from weakref import WeakValueDictionary
 
 from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.backends.base import Backend, ClaimRequest, SandboxRecord
-from sandpod_gateway.usage.amounts import account_of
+from sandpod_gateway.usage.amounts import Account, account_of
 from sandpod_gateway.usage.meter import Meter
 
 _ENDED: Final = frozenset({"Failed", "Expired"})
+
+# By owner and session: claims of one session at a time, so that the second finds the sandbox of the first.
+_turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
 
 async def claim(backend: Backend, meter: Meter, request: ClaimRequest) -> SandboxRecord:
@@ -16,6 +21,13 @@ async def claim(backend: Backend, meter: Meter, request: ClaimRequest) -> Sandbo
     Raises quota_exceeded, or the backend's refusal.
     """
     account = account_of(current_caller())
+    if not request.session or not meter.limits.bound_sandboxes(account):
+        return await _claim(backend, meter, request, account)
+    async with _turns.setdefault((request.owner, request.session), asyncio.Lock()):
+        return await _claim(backend, meter, request, account)
+
+
+async def _claim(backend: Backend, meter: Meter, request: ClaimRequest, account: Account) -> SandboxRecord:
     if not meter.limits.bound_sandboxes(account) or await _is_there(backend, request):
         record = await backend.claim(request)
     else:

@@ -27,8 +27,14 @@ class Counting(FakeBackend):
 
     claims = 0
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_claim = asyncio.Event()
+        self.may_claim.set()
+
     async def claim(self, request: ClaimRequest) -> SandboxRecord:
         self.claims += 1
+        await self.may_claim.wait()
         return await super().claim(request)
 
 
@@ -56,6 +62,19 @@ async def test_of_two_runs_at_once_one_is_refused_and_the_others_end_makes_room(
         assert "error" not in begun
         again = await call(client, tool, code="1", **arguments)
         assert again.get("error") == (ErrorCode.RATE_LIMITED if tool == "start_run" else None), "only one has ended"
+
+
+async def test_two_first_calls_at_once_share_the_one_sandbox_that_there_may_be() -> None:
+    async with limited(sandboxes=1) as (backend, client), asyncio.timeout(PATIENCE):
+        backend.may_claim.clear()
+        calls = [asyncio.create_task(call(client, "run_python_code", code="print(1)")) for _ in range(2)]
+        await until(lambda: backend.claims == 1)
+        for _ in range(1000):  # in which the other goes as far as it can
+            await asyncio.sleep(0)
+        backend.may_claim.set()
+        answers = await asyncio.gather(*calls)
+        assert [each.get("stdout") for each in answers] == ["1\n"] * 2
+        assert len({each["sandbox"] for each in answers}) == 1
 
 
 @pytest.mark.parametrize(("tool", "arguments"), [("run_python_code", {}), ("start_run", {"language": "python"})])
