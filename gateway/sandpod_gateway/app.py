@@ -16,7 +16,6 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Mount
 
-from sandpod_gateway.api.toolsets import ALL
 from sandpod_gateway.audit.log import AuditLog
 from sandpod_gateway.auth.api_keys import KeyFile
 from sandpod_gateway.auth.callers import LOCAL, LOCAL_KEY_ID
@@ -231,8 +230,8 @@ class Gateway:
         origins = settings.allowed_origins or None
         requests = Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics)
         refusals = RefusedRequests(self._audit)
-        files = RestFiles(self._file_routes, settings.toolsets or ALL)
-        rest = Rest(self.mcp, self._background, requests, files, version=self._version)
+        files = RestFiles(self._file_routes, settings.toolsets)
+        rest = Rest(self.mcp, self._background, requests, files, version=self._version, ending=self.ending)
         transports = Transports(
             self.mcp,
             hosts=hosts,

@@ -2,13 +2,17 @@
 
 import asyncio
 import json
+import os
+import signal
 from typing import Any
 
+import httpx2
 import pytest
 
 from sandpod_gateway.rest.operations import OPERATIONS, STARTED
 from support.cluster.cluster import until
-from support.gateway.served import Served
+from support.cluster.server import serving
+from support.gateway.served import LOCAL, Served
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs_userns]
 
@@ -84,6 +88,22 @@ async def test_a_run_that_is_not_waited_for_is_streamed_from_any_point_and_stopp
     )
     stopped = await alone.http.delete(f"{API}/runs/{answer.json()['run_id']}")
     assert stopped.json()["state"] == "ended"
+
+
+async def test_a_stream_of_events_ends_with_the_server_and_is_told_apart_from_a_look() -> None:
+    async with serving(*LOCAL, "--shutdown.calls=600") as (url, pid), httpx2.AsyncClient(timeout=60) as http:
+        api = url.removesuffix("/mcp") + API
+        code = {"code": "import time\nprint('begun', flush=True)\ntime.sleep(600)", "timeout": 900}
+        run = (await http.post(f"{api}/runs", json=code, headers={"prefer": "respond-async"})).json()["run_id"]
+        looked = await http.head(f"{api}/runs/{run}/events")
+        assert (looked.status_code, looked.content) == (200, b"")
+        async with http.stream("GET", f"{api}/runs/{run}/events") as stream:
+            lines = stream.aiter_lines()
+            async for line in lines:
+                if "begun" in line:
+                    break
+            os.kill(pid, signal.SIGTERM)
+            assert [line async for line in lines if line.startswith("event")] == []
 
 
 async def test_files_go_in_and_out_as_they_are(alone: Served) -> None:

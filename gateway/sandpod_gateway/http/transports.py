@@ -102,11 +102,11 @@ class Transports:
             send = self._refusals.seen(served, send)
         if served["path"] == MCP_PATH:
             streamable = (
-                self._streamable if scope["method"] != "GET" else partial(_standing, self._streamable, self._ending)
+                self._streamable if scope["method"] != "GET" else partial(standing, self._streamable, self._ending)
             )
             await coded(streamable, served, receive, send)
         elif served["path"] == SSE_PATH:  # a session
-            sse = partial(_standing, self._sse, self._ending)
+            sse = partial(standing, self._sse, self._ending)
             await coded(sse, served, receive, self._with_query(scope, served, send))
         else:
             # A message to a session that ends at this moment was accepted and is dropped, as any later one would be.
@@ -128,7 +128,7 @@ class Transports:
         return send_on
 
 
-async def _standing(app: ASGIApp, ending: asyncio.Event, scope: Scope, receive: Receive, send: Send) -> None:
+async def standing(app: ASGIApp, ending: asyncio.Event, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve a request whose answer has no end of its own: it ends with the server, as if the client had left."""
     last: Message = {}
 

@@ -35,7 +35,7 @@ SHOWN_FILES: Final = 20  # files of a run that are named; list_artifacts names a
 _PLAIN: Final = ("text/plain", "text/markdown", "text/latex", "application/json")
 _SOURCES: Final = ("installed", "image")  # of a sandbox's packages
 _STEP: Final = "Try again. Report it to the administrator if it happens again."
-_BUG: Final = SandpodError(results.ErrorCode.BACKEND_ERROR, "The server failed; its log says how.", next_step=_STEP)
+BUG: Final = SandpodError(results.ErrorCode.BACKEND_ERROR, "The server failed; its log says how.", next_step=_STEP)
 
 
 def tool_result(answer: Answer[BaseModel], *, is_error: bool = False, link_files: bool = False) -> ToolResult:
@@ -94,7 +94,7 @@ def answering(
             return refused(error)
         except Exception:
             logger.exception("A tool failed: %s", function.__name__)
-            return refused(_BUG)
+            return refused(BUG)
 
     # FastMCP reads types and the docstring from the wrapper; what it returns is not what the function returns. Without
     # a signature of its own it would look through the wrapper, and make a schema of the result that nothing uses.

@@ -1,16 +1,20 @@
 """The app below /api/v1: keys and bounds as for MCP, then each operation at its address."""
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
+from cachetools import LRUCache
 from fastmcp import FastMCP
-from fastmcp.exceptions import NotFoundError
 from fastmcp.server.auth import AuthProvider
 from fastmcp.server.http import HostOriginGuardMiddleware, RequestContextMiddleware
+from fastmcp.tools.base import ToolResult
 from starlette.applications import Starlette
+from starlette.datastructures import QueryParams
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -18,10 +22,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.toolsets import TOOLS, expanded
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.limits import Requests
-from sandpod_gateway.http.transports import with_key
+from sandpod_gateway.http.transports import standing, with_key
+from sandpod_gateway.mcp.tool_results import BUG
+from sandpod_gateway.mcp.toolbox import SetTool
 from sandpod_gateway.rest import answers
 from sandpod_gateway.rest.events import HEADERS, run_events
 from sandpod_gateway.rest.files import METHODS, RestFiles
@@ -30,8 +37,13 @@ from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, RU
 from sandpod_gateway.rest.requests import ACTS, need_owner, read_object, while_connected
 from sandpod_gateway.runs.background import BackgroundRuns
 
+logger = logging.getLogger(__name__)
+
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 
+MAX_DESCRIPTIONS: Final = 64
+MAX_DIGITS: Final = 18  # of a cursor
+EVENT_STREAM: Final = "text/event-stream"
 _RUN: Final = Operation("POST", RUNS, "")
 
 
@@ -39,8 +51,18 @@ class Rest:
     """The routes; see `Settings` for what its arguments mean."""
 
     def __init__(
-        self, mcp: FastMCP[Any], background: BackgroundRuns, requests: Requests, files: RestFiles, *, version: str
+        self,
+        mcp: FastMCP[Any],
+        background: BackgroundRuns,
+        requests: Requests,
+        files: RestFiles,
+        *,
+        version: str,
+        ending: asyncio.Event,
     ) -> None:
+        self._ending = ending
+        # By the tools that a caller may use: there are as many as combinations of toolsets.
+        self._descriptions: LRUCache[tuple[str, ...], Response] = LRUCache(MAX_DESCRIPTIONS)
         self._files = files
         self._mcp = mcp
         self._background = background
@@ -74,6 +96,8 @@ class Rest:
             exception_handlers={HTTPStatus.NOT_FOUND: _unknown, HTTPStatus.METHOD_NOT_ALLOWED: _not_allowed},
         )
 
+        app.router.redirect_slashes = False  # clients would send their key wherever that leads
+
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             keyed = {**scope, "headers": with_key(scope["headers"]), ACTS: []}
             refused = refusals.seen(keyed, send)
@@ -81,7 +105,8 @@ class Rest:
             async def send_on(message: Message) -> None:
                 await (send if keyed[ACTS] else refused)(message)  # what became a call has a record as such
 
-            await app(keyed, receive, send_on)
+            fault = _fault(keyed)
+            await (app if fault is None else fault)(keyed, receive, send_on)
 
         return serve
 
@@ -107,27 +132,51 @@ class Rest:
             return await self._call(request, _RUN, tool, arguments)
 
     async def _call(self, request: Request, operation: Operation, tool: str, arguments: dict[str, Any]) -> Response:
-        request.scope[ACTS].append(tool)
-        try:
-            result = await while_connected(request, self._mcp.call_tool(tool, arguments))
-        except NotFoundError:
-            message, step = f"This server has no operation {tool}.", "See /api/v1/openapi.json for what there is."
-            raise SandpodError(ErrorCode.NOT_FOUND, message, next_step=step) from None
-        return answers.answer(result, operation)
+        return answers.answer(await self._result(request, tool, arguments), operation)
 
-    async def _events(self, request: Request) -> Response:
+    async def _result(self, request: Request, tool: str, arguments: dict[str, Any]) -> ToolResult:
+        if not isinstance(await self._mcp.get_tool(tool), SetTool):  # it is off, or another system's of that name
+            message, step = f"This server has no operation {tool}.", f"See {PREFIX}/openapi.json for what there is."
+            raise SandpodError(ErrorCode.NOT_FOUND, message, next_step=step)
+        request.scope[ACTS].append(tool)
+        result: ToolResult = await while_connected(request, self._mcp.call_tool(tool, arguments))
+        return result
+
+    async def _events(self, request: Request) -> ASGIApp:
         owner, run_id = need_owner(request), request.path_params["run_id"]
         last = request.headers.get("last-event-id", request.query_params.get("cursor", "0"))
-        request.scope[ACTS].append("read_run")
+        if not last.isdecimal() or len(last) > MAX_DIGITS:
+            message, step = "The cursor is no whole number.", "Leave it out, or send the id of an event."
+            raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
         # As a call, which is counted, recorded and limited as any other.
-        found = await self._mcp.call_tool("read_run", {"run_id": run_id, "cursor": last, "max_output": 100})
+        found = await self._result(request, "read_run", {"run_id": run_id, "cursor": last, "max_output": 100})
         if found.is_error:
             return answers.answer(found, _RUN)
-        events = run_events(self._background, owner, run_id, int(last))
-        return StreamingResponse(events, media_type="text/event-stream", headers=HEADERS)
+        if request.method == "HEAD":
+            return Response(media_type=EVENT_STREAM, headers=HEADERS)
+        valid = partial(self._is_valid, request.headers.get("authorization", ""))
+        events = run_events(self._background, owner, run_id, int(last), valid)
+        self._requests.enter(owner)
+        return partial(self._stream, owner, StreamingResponse(events, media_type=EVENT_STREAM, headers=HEADERS))
+
+    async def _stream(self, owner: str, response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send an answer without an end, as one of the caller's requests in progress."""
+        try:
+            await standing(response, self._ending, scope, receive, send)
+        finally:
+            self._requests.leave(owner, 0)
+
+    async def _is_valid(self, authorization: str) -> bool:
+        auth = self._mcp.auth
+        return auth is None or await auth.verify_token(authorization.partition(" ")[2]) is not None
 
     async def _described(self, _: Request) -> Response:
-        return JSONResponse(await describe(self._mcp, self._version, keyed=self._mcp.auth is not None))
+        tools = await self._mcp.list_tools()
+        names = tuple(tool.name for tool in tools)
+        if names not in self._descriptions:
+            described = describe(tools, self._version, keyed=self._mcp.auth is not None)
+            self._descriptions[names] = JSONResponse(described)
+        return self._descriptions[names]
 
 
 async def _coded(endpoints: Mapping[str, Endpoint], request: Request) -> ASGIApp:
@@ -138,6 +187,19 @@ async def _coded(endpoints: Mapping[str, Endpoint], request: Request) -> ASGIApp
         return answers.refused(error)
     except ClientDisconnect:
         return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it
+    except Exception:
+        logger.exception("A request failed: %s", request.url.path)
+        return answers.refused(BUG)
+
+
+def _fault(scope: Scope) -> Response | None:
+    """Return the refusal of a request whose query names toolsets that do not exist."""
+    try:
+        expanded(each for text in QueryParams(scope["query_string"]).getlist(TOOLS) for each in text.split(","))
+    except ValueError as error:
+        step = "sandpod://capabilities lists the toolsets."
+        return answers.refused(SandpodError(ErrorCode.INVALID_ARGUMENT, str(error), next_step=step))
+    return None
 
 
 async def _unknown(_request: Request, _error: Exception) -> Response:

@@ -1,7 +1,8 @@
 """A run's output as server-sent events, from any point on: the id of each event is the cursor to go on from."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 from sandpod_gateway.errors import SandpodError
@@ -9,21 +10,24 @@ from sandpod_gateway.masking.current import calling
 from sandpod_gateway.rest.answers import as_json
 from sandpod_gateway.runs.background import BackgroundRuns
 
+PAUSE_SECONDS: Final = 0.05  # between two looks, whatever the sandbox says
 WAIT_SECONDS: Final = 15.0  # for output, after which something is sent that keeps proxies from hanging up
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
-async def run_events(background: BackgroundRuns, owner: str, run_id: str, cursor: int) -> AsyncIterator[bytes]:
-    """Yield `output` events until one `result`, or `error`, which are the last.
+async def run_events(
+    background: BackgroundRuns, owner: str, run_id: str, cursor: int, valid: Callable[[], Awaitable[bool]]
+) -> AsyncIterator[bytes]:
+    """Yield `output` events until one `result`, or `error`, which are the last; none without a `valid` key.
 
     What a program writes meanwhile waits in its sandbox, bounded, so a slow client holds up nothing here.
     """
-    while True:
+    while await valid():
         with calling("read_run") as call:
             try:
                 found = await background.read(owner, run_id, cursor=cursor, wait=WAIT_SECONDS, until="output")
             except SandpodError as error:
-                yield _event("error", error.problem().model_dump(mode="json"))
+                yield _event("error", call.masked(error.problem().model_dump(mode="json")))
                 return
             shown: dict[str, Any] = call.masked(found.result.model_dump(mode="json"))
         result, cursor = shown.pop("result"), found.result.cursor
@@ -35,6 +39,7 @@ async def run_events(background: BackgroundRuns, owner: str, run_id: str, cursor
             yield _event("result", result, cursor)
             return
         yield b": waiting\n\n"
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 def _event(name: str, data: dict[str, Any], cursor: int | None = None) -> bytes:

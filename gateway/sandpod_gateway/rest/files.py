@@ -8,13 +8,14 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.audit.act import note
+from sandpod_gateway.audit.act import hide, note
 from sandpod_gateway.auth.callers import Caller
 from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.links import LinkHolder
 from sandpod_gateway.http.audit import LinkAudit
 from sandpod_gateway.http.routes import FileRoutes
+from sandpod_gateway.masking.current import calling
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.audit import who
 from sandpod_gateway.mcp.calls import chosen_toolsets
@@ -23,12 +24,12 @@ from sandpod_gateway.rest.requests import ACTS, need_owner
 from sandpod_gateway.usage.amounts import account_of
 
 METHODS: Final = ("GET", "HEAD", "PUT")
-_TOOLSET: Final = "core"  # that of read_file and write_file
+_TOOLSET: Final = "links"  # which serve the same
 
 
 @dataclass(frozen=True, slots=True)
 class RestFiles:
-    """Reads and writes files for whoever may call read_file and write_file."""
+    """Reads and writes files for whoever may use the toolset of links."""
 
     routes: FileRoutes
     toolsets: frozenset[str]  # that the server's settings choose
@@ -40,14 +41,16 @@ class RestFiles:
         return LinkAudit(self._serve, log, event="file") if log.on else self._serve
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            answer = await self._answer(Request(scope, receive))
-        except SandpodError as error:
-            note(error=error.code)
-            answer = refused(error)
-        except ClientDisconnect:
-            return  # nobody reads it
-        await answer(scope, receive, send)
+        with calling() as call:
+            hide(call.masked)
+            try:
+                answer = await self._answer(Request(scope, receive))
+            except SandpodError as error:
+                note(error=error.code)
+                answer = refused(error)
+            except ClientDisconnect:
+                return  # nobody reads it
+            await answer(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
         caller, writes = current_caller(), request.method == "PUT"

@@ -1,9 +1,10 @@
 """The description of the API (OpenAPI 3.1), from the tools' own arguments and results."""
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
-from fastmcp import FastMCP
+from fastmcp.tools.base import Tool
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
@@ -22,9 +23,9 @@ _KEYS: Final = {
 }
 
 
-async def describe(mcp: FastMCP[Any], version: str, *, keyed: bool) -> Schema:
-    """Return the description of what the caller may use; `keyed` where a key or token is needed."""
-    tools = {tool.name: tool for tool in await mcp.list_tools() if isinstance(tool, SetTool)}
+def describe(listed: Sequence[Tool], version: str, *, keyed: bool) -> Schema:
+    """Return the description of what a caller with these tools may use; `keyed` where a key or token is needed."""
+    tools = {tool.name: tool for tool in listed if isinstance(tool, SetTool)}
     models: set[type[BaseModel]] = {tool.result for tool in tools.values()} | {ProblemDetails, RunResult}
     wanted: Any = [(model, "serialization") for model in models]
     _, components = models_json_schema(wanted, ref_template=_REF)

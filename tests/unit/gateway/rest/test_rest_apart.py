@@ -12,8 +12,11 @@ import pytest
 import yaml
 
 from fakes.backend import FakeBackend
+from sandpod_gateway.api.run_results import RunOutput
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.audit.settings import AuditSettings
+from sandpod_gateway.content import Answer
+from sandpod_gateway.rest.events import run_events
 from sandpod_gateway.rest.files import METHODS
 from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, STARTED
 from sandpod_gateway.settings import AuthSettings, Settings
@@ -191,3 +194,63 @@ async def test_every_operation_leaves_one_record(tmp_path: Path) -> None:
     records = [json.loads(line)["event"] for line in log.read_text().splitlines()]
     assert [each for each in records if each in {"call", "file", "refused"}].count("refused") == 0
     assert len([each for each in records if each in {"call", "file"}]) == len(ROUTES) + 1
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("GET", "/sandboxes?tools=bogus", {}),
+        ("POST", "/runs?tools=bogus", {}),
+        ("GET", "/openapi.json?tools=bogus", {}),
+        ("GET", "/sandboxes/default/files/a?tools=bogus", {}),
+        ("GET", "/runs/a.run-0123456789abcdef/events?cursor=1.0", {}),
+        ("GET", "/runs/a.run-0123456789abcdef/events", {"last-event-id": "-1"}),
+        ("GET", "/runs/a.run-0123456789abcdef/events", {"last-event-id": "9" * 400}),
+    ],
+)
+async def test_what_an_address_cannot_mean_is_refused(
+    tmp_path: Path, method: str, path: str, headers: dict[str, str]
+) -> None:
+    async with place(tmp_path) as here:
+        answer = await here.send("ann", method, path, headers=headers)
+        assert (answer.status_code, answer.json()["error"]) == (400, "invalid_argument")
+
+
+async def test_nothing_is_redirected(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        for method, path in (("GET", "/sandboxes/"), ("POST", "/runs/")):
+            answer = await here.send("ann", method, path, headers={"host": "evil.example"}, **body(method))
+            assert (answer.status_code, "location" in answer.headers) == (404, False)
+
+
+async def test_where_there_are_no_tools_of_its_own_there_is_nothing(tmp_path: Path) -> None:
+    async with place(tmp_path, compat={"systems": ["johanli233", "chrishayuk"]}) as here:
+        for method, path in ROUTES:
+            answer = await here.send("ann", method, filled(path, "default"), **body(method))
+            assert answer.status_code in {403, 404}, (method, path)
+        assert (await here.send("ann", "GET", "/openapi.json")).json()["paths"] == {}
+
+
+async def test_key_without_links_gets_no_file_as_it_is(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        answer = await here.send("ann", "GET", "/sandboxes/default/files/a?tools=core")
+        assert (answer.status_code, answer.json()["error"]) == (403, "forbidden")
+
+
+async def test_stream_of_a_key_that_is_revoked_ends() -> None:
+    class Background:
+        reads = 0
+
+        async def read(self, _owner: str, run_id: str, **_: Any) -> Answer[RunOutput]:
+            self.reads += 1
+            return Answer(
+                RunOutput(run_id=run_id, sandbox="a", state="running", stdout=f"{self.reads}", cursor=self.reads)
+            )
+
+    background: Any = Background()
+
+    async def valid() -> bool:
+        return bool(background.reads < 2)
+
+    told = [each async for each in run_events(background, "ann", "a.run-1", 0, valid) if each.startswith(b"id")]
+    assert [json.loads(each.split(b"data: ")[1])["stdout"] for each in told] == ["1", "2"]
