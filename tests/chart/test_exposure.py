@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from sandpod_gateway.http.transports import MCP_PATH, MESSAGES_PATH, SSE_PATH
+from sandpod_gateway.rest.operations import PREFIX as REST_PREFIX
 from support.chart.render import ROOT, Manifest, only, render
 
 EXAMPLES: Final = ROOT / "manifests" / "examples" / "values"
@@ -50,7 +51,8 @@ def test_every_route_for_callers_is_reached_by_each_host_and_none_for_the_cluste
     paths = first["http"]["paths"]
     backend = {"service": {"name": "sandpod-gateway", "port": {"name": "http"}}}
     assert all((path["backend"], path["pathType"]) == (backend, "Prefix") for path in paths)
-    wanted = {MCP_PATH, SSE_PATH, MESSAGES_PATH.rstrip("/"), "/files", "/archives", "/healthz"}
+    rest = REST_PREFIX.removesuffix("/v1")
+    wanted = {MCP_PATH, SSE_PATH, MESSAGES_PATH.rstrip("/"), rest, "/files", "/archives", "/healthz"}
     assert {path["path"] for path in paths} == wanted
 
 
