@@ -254,7 +254,7 @@ class Gateway:
                 *self._sign_in_routes(),
                 Mount(
                     REST_PREFIX,
-                    rest.app(self._auth, hosts=hosts, origins=origins, refusals=refusals),
+                    rest.app(hosts=hosts, origins=origins, refusals=refusals),
                 ),
                 Mount("/", transports),
             ],

@@ -59,6 +59,17 @@ async def team() -> AsyncIterator[tuple[Member, Member, Index]]:
         yield members[0], members[1], index
 
 
+async def begin_and_lose_the_stream(member: Member, index: Index, name: str) -> dict[str, Any]:
+    """Begin an installation whose packages the index holds back, and cut its gateway's stream to the sandbox."""
+    index.hold.clear()
+    begun = await member.install(name, wait=0)
+    await until(lambda: bool(index.asked))
+    connection = member.gateway._sandboxes._slots[begun["sandbox"]].connection
+    assert connection is not None
+    await connection.close()
+    return begun
+
+
 @pytest.mark.promise("installations-anywhere")
 async def test_any_gateway_knows_an_installation_and_joins_it_whichever_carries_it_out() -> None:
     async with team() as (one, other, index):
@@ -120,12 +131,7 @@ async def test_one_that_its_gateway_has_lost_is_known_to_be_interrupted_within_s
     monkeypatch.setattr("sandpod_gateway.packages.talk._STREAMS", 1)
     async with team() as (one, other, index):
         index.add("greet", "1.0")
-        index.hold.clear()
-        begun = await one.install("greet", wait=0)
-        await until(lambda: bool(index.asked))
-        connection = one.gateway._sandboxes._slots[begun["sandbox"]].connection
-        assert connection is not None
-        await connection.close()
+        begun = await begin_and_lose_the_stream(one, index, "greet")
         ended = await other.get(begun)
         assert (ended["status"], ended["error"]) == ("failed", "cancelled")
         again = asyncio.create_task(other.install("greet"))
@@ -151,12 +157,7 @@ async def test_an_installation_goes_on_over_another_stream_while_it_waits_and_wh
     async with team() as (one, other, index):
         content = bytes(range(256)) * 4096 * 8
         index.add("big", "1.0", content=wheel("big", "1.0", files={"big/data.bin": content.hex()}, stored=True))
-        index.hold.clear()
-        begun = await one.install("big", wait=0)
-        await until(lambda: bool(index.asked))
-        connection = one.gateway._sandboxes._slots[begun["sandbox"]].connection
-        assert connection is not None
-        await connection.close()
+        begun = await begin_and_lose_the_stream(one, index, "big")
         index.hold.set()
         done = await other.get(begun)
         assert done["status"] == "success", str(done)

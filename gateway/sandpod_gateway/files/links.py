@@ -205,8 +205,6 @@ class Transfers:
         self.files.metrics.file_bytes.labels("out").inc(out)
 
     def _too_large(self) -> SandpodError:
-        message, step = (
-            f"The file is over {self.max_bytes} bytes.",
-            "Send it in several files and join them with a run.",
-        )
+        message = f"The file is over {self.max_bytes} bytes."
+        step = "Send it in several files and join them with a run."
         return SandpodError(ErrorCode.UPLOAD_TOO_LARGE, message, next_step=step)

@@ -133,6 +133,12 @@ def replayed(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
+async def until_left(receive: Receive) -> None:
+    """Return once the client has left. Nothing else that comes is kept."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 @dataclass(slots=True)
 class _Session:
     requests: int  # in progress

@@ -1,7 +1,7 @@
 """The other gateways of an installation, and requests that are passed on to them.
 
-A name leads to the addresses of all gateways that are ready, as that of a headless Service does. A request goes, with
-its credential, to these addresses alone; with TLS, only to a gateway that has this one's own certificate.
+A name leads to the addresses of all gateways, as that of a headless Service does. A request goes, with its credential,
+to these addresses alone; with TLS, only to a gateway that has this one's own certificate.
 """
 
 import asyncio
@@ -32,6 +32,7 @@ from sandpod_gateway.api.strict_model import StrictModel
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.certificates import MAX_FILE
 from sandpod_gateway.http.connections import PASSED_ON
+from sandpod_gateway.http.limits import until_left
 from sandpod_gateway.metrics import Metrics
 
 POLL_SECONDS: Final = 5.0  # between two looks for other gateways; as long as CoreDNS keeps an answer
@@ -192,10 +193,10 @@ async def _relay(http: httpx2.AsyncClient, request: httpx2.Request, body: bytes,
     """Send a request, stream its answer, and return how that went. The other gateway learns when the client leaves."""
     started = left = complete = False
 
-    async def until_left(scope: anyio.CancelScope) -> None:
+    async def watch(scope: anyio.CancelScope) -> None:
         nonlocal left
-        while not left:
-            left = (await receive())["type"] == "http.disconnect"
+        await until_left(receive)
+        left = True
         scope.cancel()
 
     try:
@@ -206,7 +207,7 @@ async def _relay(http: httpx2.AsyncClient, request: httpx2.Request, body: bytes,
             started = True
             async with anyio.create_task_group() as group:
                 # Not before: what a client sends counts, also if it does not wait for the answer.
-                group.start_soon(until_left, group.cancel_scope)
+                group.start_soon(watch, group.cancel_scope)
                 complete = await _stream(answer, send)
                 group.cancel_scope.cancel()
     except (httpx2.ConnectError, httpx2.ConnectTimeout):

@@ -6,7 +6,7 @@ came. A request's address and headers choose the transport and the toolsets, and
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from http import HTTPStatus
@@ -168,11 +168,8 @@ def _resolved(scope: Scope, *, allow_query_key: bool) -> Scope | Response:
         error = SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
         return refused(error, status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": ", ".join(methods)})
     query = _query(scope) + ([(TOOLS, names)] if names is not None else [])
-    try:
-        expanded(each for name, value in query if name == TOOLS for each in value.split(","))
-    except ValueError as error:
-        step = "sandpod://capabilities lists the toolsets."
-        return refused(SandpodError(ErrorCode.INVALID_ARGUMENT, str(error), next_step=step))
+    if (fault := toolset_fault(value for name, value in query if name == TOOLS)) is not None:
+        return refused(fault)
     key = next((value for name, value in query if name == API_KEY), None) if allow_query_key else None
     kept = [(name, value) for name, value in query if name != API_KEY]
     path = match[1] or scope["path"]
@@ -183,6 +180,16 @@ def _resolved(scope: Scope, *, allow_query_key: bool) -> Scope | Response:
         "query_string": urlencode(kept).encode("latin-1"),
         "headers": with_key(scope["headers"], key),
     }
+
+
+def toolset_fault(texts: Iterable[str]) -> SandpodError | None:
+    """Return the refusal of a request whose query names toolsets that do not exist."""
+    try:
+        expanded(each for text in texts for each in text.split(","))
+    except ValueError as error:
+        step = "sandpod://capabilities lists the toolsets."
+        return SandpodError(ErrorCode.INVALID_ARGUMENT, str(error), next_step=step)
+    return None
 
 
 def _query(scope: Scope) -> list[tuple[str, str]]:

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from cachetools import LRUCache
 from fastmcp import FastMCP
-from fastmcp.server.auth import AuthProvider
 from fastmcp.server.http import HostOriginGuardMiddleware, RequestContextMiddleware
 from fastmcp.tools.base import ToolResult
 from starlette.applications import Starlette
@@ -22,11 +21,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.api.toolsets import TOOLS, expanded
+from sandpod_gateway.api.toolsets import TOOLS
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.limits import Requests
-from sandpod_gateway.http.transports import standing, with_key
+from sandpod_gateway.http.transports import standing, toolset_fault, with_key
 from sandpod_gateway.mcp.tool_results import BUG
 from sandpod_gateway.mcp.toolbox import SetTool
 from sandpod_gateway.rest import answers
@@ -69,14 +68,7 @@ class Rest:
         self._requests = requests
         self._version = version
 
-    def app(
-        self,
-        auth: AuthProvider | None,
-        *,
-        hosts: list[str],
-        origins: list[str] | None,
-        refusals: RefusedRequests,
-    ) -> ASGIApp:
+    def app(self, *, hosts: list[str], origins: list[str] | None, refusals: RefusedRequests) -> ASGIApp:
         """Return the ASGI app."""
         endpoints: dict[str, dict[str, Endpoint]] = {RUNS: {"POST": self._run}, EVENTS: {"GET": self._events}}
         for each in OPERATIONS:
@@ -89,7 +81,7 @@ class Rest:
         ]
         routes.append(Route("/openapi.json", self._described))
         guard = Middleware(HostOriginGuardMiddleware, allowed_hosts=hosts, allowed_origins=origins, mode="strict")
-        signed = auth.get_middleware() if auth is not None else []
+        signed = self._mcp.auth.get_middleware() if self._mcp.auth is not None else []
         app = Starlette(
             routes=routes,
             middleware=[guard, *signed, Middleware(RequestContextMiddleware)],
@@ -105,8 +97,8 @@ class Rest:
             async def send_on(message: Message) -> None:
                 await (send if keyed[ACTS] else refused)(message)  # what became a call has a record as such
 
-            fault = _fault(keyed)
-            await (app if fault is None else fault)(keyed, receive, send_on)
+            fault = toolset_fault(QueryParams(scope["query_string"]).getlist(TOOLS))
+            await (app if fault is None else answers.refused(fault))(keyed, receive, send_on)
 
         return serve
 
@@ -190,16 +182,6 @@ async def _coded(endpoints: Mapping[str, Endpoint], request: Request) -> ASGIApp
     except Exception:
         logger.exception("A request failed: %s", request.url.path)
         return answers.refused(BUG)
-
-
-def _fault(scope: Scope) -> Response | None:
-    """Return the refusal of a request whose query names toolsets that do not exist."""
-    try:
-        expanded(each for text in QueryParams(scope["query_string"]).getlist(TOOLS) for each in text.split(","))
-    except ValueError as error:
-        step = "sandpod://capabilities lists the toolsets."
-        return answers.refused(SandpodError(ErrorCode.INVALID_ARGUMENT, str(error), next_step=step))
-    return None
 
 
 async def _unknown(_request: Request, _error: Exception) -> Response:

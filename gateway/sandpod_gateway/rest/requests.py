@@ -11,7 +11,7 @@ from sandpod_gateway.api import messages
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.current import owner_in
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.http.limits import BODY_SECONDS, Requests
+from sandpod_gateway.http.limits import BODY_SECONDS, Requests, until_left
 
 KEY_NEEDED: Final = SandpodError(
     ErrorCode.UNAUTHORIZED,
@@ -59,9 +59,7 @@ def _parsed(body: bytes) -> dict[str, Any]:
         return {}
     if messages.crowded(body):
         message = f"The body holds over {messages.MAX_VALUES} values."
-        raise SandpodError(
-            ErrorCode.INVALID_ARGUMENT, message, next_step="Send large data as one string, or as a file."
-        )
+        raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=_LARGE)
     try:
         value = pydantic_core.from_json(body, allow_inf_nan=False, cache_strings="none")
     except ValueError as error:
@@ -76,12 +74,7 @@ def _parsed(body: bytes) -> dict[str, Any]:
 
 async def while_connected(request: Request, work: Any) -> Any:
     """Return what `work` returns; end it when the client leaves. Raises ClientDisconnect then."""
-
-    async def left() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    tasks = asyncio.ensure_future(work), asyncio.ensure_future(left())
+    tasks = asyncio.ensure_future(work), asyncio.ensure_future(until_left(request.receive))
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if tasks[0].done():
