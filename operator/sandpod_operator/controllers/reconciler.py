@@ -120,7 +120,8 @@ class Reconciler:
         spec = template.spec if template is not None and pod is None else None
         if spec and host_users_setting(spec, default=settings.host_users) is None:
             observed = replace(observed, user_namespaces=await context.nodes.give_user_namespaces(spec))
-        held = context.line(namespace).held(sandbox, wants=wants_pod(observed, settings, now))
+        wants, placed = wants_pod(observed, settings, now), pod is None or pod.node_name is not None
+        held = context.line(namespace).held(sandbox, wants=wants, placed=placed)
         return plan_sandbox(observed if held is None else replace(observed, refusal=held), settings, now)
 
     def _plan_pool(self, pool: SandboxPool, key: Key, now: datetime) -> PoolPlan:

@@ -1,7 +1,7 @@
 """Who gets a place while a namespace's quota is full: claims first, then the pool with the smallest share.
 
-Only the API server knows what fits, so it is asked, by creating a pod. Nobody waits while it refuses nothing. As soon
-as it has refused a pod, whoever wants one waits in the line, and one at a time has the turn:
+Only the API server knows what fits, so it is asked, by creating a pod. As soon as it has refused one, whoever wants one
+waits in the line, and one at a time has the turn:
 
 - Let in: it leaves the line, and the next one has the turn. When nobody is left, pods are created at once again.
 - Refused: the turn passes on, and it is not asked again before the next sign of room: a pod that left, or time. So a
@@ -24,10 +24,11 @@ from typing import Final
 from sandpod_api import names
 from sandpod_api.conditions import Reason
 from sandpod_api.types import Sandbox
-from sandpod_kube.resources import POOLS, SANDBOXES, Key
+from sandpod_kube.resources import POOLS, Key
 from sandpod_kube.workqueue import WorkQueue
 from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.model.observed import Neighbours, Refusal, Share
+from sandpod_operator.quota.node_queue import NodeQueue, key_of_sandbox
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status.failures import exceeds_whole_quota
 
@@ -75,6 +76,7 @@ class Line:
     ) -> None:
         self._namespace, self._store, self._queue = namespace, store, queue
         self._settings, self._clock = settings, clock
+        self._nodes = NodeQueue(queue.add, clock)
         self._pools: dict[Key, Share] = {}
         self._waiters: dict[Key, Waiter] = {}
         self._whose: dict[str, Waiter] = {}  # by the uids of their sandboxes
@@ -89,25 +91,26 @@ class Line:
         """Return whether nobody waits for a place in the quota. While there are any, pods are created in turn."""
         return not self._for_quota()
 
-    def held(self, sandbox: Sandbox, *, wants: bool) -> Refusal | None:
-        """Return why a sandbox has to wait for its turn, or None when it may create its pod, or does not want one."""
+    def held(self, sandbox: Sandbox, *, wants: bool, placed: bool = True) -> Refusal | None:
+        """Return why a sandbox has to wait for its turn; None if it may create its pod or wants none but its own."""
         if not wants:
-            self._wants_none(sandbox)
+            self._wants_none(sandbox, placed=placed)
+        elif (behind := self._nodes.held(sandbox)) is not None:
+            return behind
         elif not self.is_empty():
             self._join(sandbox)
-            if self._turn() != _key(sandbox):
+            if self._turn() != key_of_sandbox(sandbox):
                 self._offer()
                 # Its turn wakes it; the date is for the case that something was missed.
-                until = self._clock() + timedelta(seconds=self._settings.backoff_max)
-                reason = Reason.QUOTA_EXCEEDED
-                return Refusal(reason=reason, message=self._message, attempts=self._rounds, until=until)
+                until, full = self._clock() + timedelta(seconds=self._settings.backoff_max), Reason.QUOTA_EXCEEDED
+                return Refusal(reason=full, message=self._message, attempts=self._rounds, until=until)
         return None
 
-    def _wants_none(self, sandbox: Sandbox) -> None:
+    def _wants_none(self, sandbox: Sandbox, *, placed: bool) -> None:
         """Note that a sandbox waits for no place in the quota: it has a pod, or must not have one."""
-        waiter = self._whose.get(sandbox.metadata.uid)
-        waited = waiter is not None and waiter.for_node
+        waited = (waiter := self._whose.get(sandbox.metadata.uid)) is not None and waiter.for_node
         lacks_node = sandbox.spec.claim is not None and sandbox.status.reason == Reason.UNSCHEDULABLE
+        self._nodes.note(sandbox, lacks_node=lacks_node, placed=placed)
         if lacks_node:
             self._join(sandbox, for_node=True)
         else:
@@ -147,9 +150,10 @@ class Line:
 
     def gone(self, uid: str) -> None:
         """Note that a Sandbox is gone."""
-        waiter = self._whose.get(uid)
+        lacked_node = (waiter := self._whose.get(uid)) is not None and waiter.for_node
         self._leave(uid)
-        if waiter is not None and waiter.for_node:
+        self._nodes.gone(uid)
+        if lacked_node:
             self._wake_pools()
         self._offer()
 
@@ -200,14 +204,14 @@ class Line:
     def _join(self, sandbox: Sandbox, *, for_node: bool = False) -> Waiter:
         """Add a sandbox: its pool waits, or itself once it is claimed, and for one thing only."""
         pool, uid = sandbox.metadata.labels.get(names.LABEL_POOL), sandbox.metadata.uid
-        key = Key(POOLS.kind, self._namespace, pool) if pool and sandbox.spec.claim is None else _key(sandbox)
+        key = Key(POOLS.kind, self._namespace, pool) if pool and sandbox.spec.claim is None else key_of_sandbox(sandbox)
         waiter = self._whose.get(uid)
         if waiter is None or (waiter.key, waiter.for_node) != (key, for_node):
             self._leave(uid)
             now, owner = self._clock(), sandbox.spec.claim.owner if sandbox.spec.claim else ""
             new = Waiter(key=key, since=now, ranks_since=now, owner=owner, for_node=for_node)
             waiter = self._waiters.setdefault(key, new)
-            waiter.sandboxes[uid] = _key(sandbox)
+            waiter.sandboxes[uid] = key_of_sandbox(sandbox)
             self._whose[uid] = waiter
         return waiter
 
@@ -294,7 +298,3 @@ class Line:
         for key in self._pools:
             if key != but:
                 self._queue.add(key)
-
-
-def _key(sandbox: Sandbox) -> Key:
-    return Key(SANDBOXES.kind, sandbox.metadata.namespace, sandbox.metadata.name)

@@ -119,7 +119,12 @@ class Client:
 
     async def frame_of(self, name: str) -> Frame:
         """Return the next frame of a run."""
-        frame = await asyncio.wait_for(self._queues[name].get(), PATIENCE)
+        try:
+            frame = await asyncio.wait_for(self._queues[name].get(), PATIENCE)
+        except TimeoutError:
+            largest = ["ps", "-eo", "pid,ppid,stat,rss,etimes,args", "--sort=-rss"]
+            shown = subprocess.run(largest, capture_output=True, text=True, check=True).stdout[:4000]  # noqa: ASYNC221
+            raise AssertionError(f"no frame of {name} within {PATIENCE:g} s, while these ran:\n{shown}") from None
         assert frame is not None, "the stream ended"
         if frame.kind == "error":
             raise RefusedError(frame.header)
