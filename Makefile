@@ -23,6 +23,7 @@ CLUSTER_ENV := KUBECONFIG=$(CURDIR)/.build/kubeconfig
 # Where there is no BuildKit, the classic builder has to reach the package registries through the host's network.
 DOCKER_BUILD ?= $(if $(shell docker buildx version 2>/dev/null),docker build,DOCKER_BUILDKIT=0 docker build --network=host)
 IMAGES := gateway operator sandbox
+IMAGES_TEST := ruby busybox nginx
 
 .PHONY: help
 help: ## Lists these commands
@@ -153,9 +154,11 @@ cluster-tools: ## Finds Docker, kind, kubectl and helm, or says what is missing
 images: wheel $(IMAGES:%=image-%) ## Builds the three images
 
 .PHONY: images-test
-images-test: ## Builds the images without a runner that the tests use
-	$(DOCKER_BUILD) --tag $(IMAGE_PREFIX)/test-ruby:$(IMAGE_TAG) --target ruby tests/e2e/images
-	$(DOCKER_BUILD) --tag $(IMAGE_PREFIX)/test-busybox:$(IMAGE_TAG) --target busybox tests/e2e/images
+images-test: $(IMAGES_TEST:%=image-test-%) ## Builds the images without a runner that the tests use
+
+.PHONY: $(IMAGES_TEST:%=image-test-%)
+$(IMAGES_TEST:%=image-test-%): image-test-%:
+	$(DOCKER_BUILD) --tag $(IMAGE_PREFIX)/test-$*:$(IMAGE_TAG) --target $* tests/e2e/images
 
 .PHONY: $(IMAGES:%=image-%)
 $(IMAGES:%=image-%): image-%:

@@ -1,14 +1,18 @@
-"""What all tests share: none of the libraries that `sandpod setup` has made, and few garbage collections."""
+"""What all tests share: none of the libraries that `sandpod setup` has made, few collections, patient clients."""
 
 import gc
 import os
 import sys
 
 import pytest
+from httpx2._config import DEFAULT_TIMEOUT_CONFIG
 
 
 def pytest_configure() -> None:
     os.environ["XDG_DATA_HOME"] = "/nonexistent"
+    # Of five seconds a busy machine needs more to answer at all.
+    for phase in ("connect", "read", "write", "pool"):
+        setattr(DEFAULT_TIMEOUT_CONFIG, phase, 60.0)
     gc.set_threshold(10_000, 20, 20)
     gc.disable()  # until all is imported, which stays
 

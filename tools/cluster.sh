@@ -60,7 +60,7 @@ load() {
   for node in $nodes; do
     known=$(docker exec "$node" crictl images --no-trunc) images=()
     # The images of the tests are there only where they were built. All at once: what several share is sent once.
-    for part in gateway operator sandbox test-ruby test-busybox; do
+    for part in gateway operator sandbox test-ruby test-busybox test-nginx; do
       name=$IMAGE_PREFIX/$part
       id=$(docker image inspect --format '{{.Id}}' "$name:$IMAGE_TAG" 2>/dev/null) || continue
       grep -Eq "(^|/)$name +$IMAGE_TAG +$id " <<<"$known" || images+=("$name:$IMAGE_TAG")

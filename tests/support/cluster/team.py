@@ -22,8 +22,9 @@ from cryptography import x509
 from fastmcp import Client
 from fastmcp.client.transports import StreamableHttpTransport
 
+from support.cluster import proxy_pod
 from support.cluster.callers import Session
-from support.cluster.cluster import Cluster, node_address, node_url
+from support.cluster.cluster import Cluster, node_address
 from support.cluster.reading import read
 from support.cluster.release import LITTLE, SMALL, helm, image, remove
 from support.command_line import sandpod
@@ -81,7 +82,7 @@ def values(
             **image("gateway"),
             **LITTLE,
             "replicas": 2,
-            "service": {"type": "NodePort", "sessionAffinity": "None"},
+            "service": {"sessionAffinity": "None"},
             "config": {
                 "trusted_proxies": ["10.0.0.0/8", "172.16.0.0/12"],
                 "links": {"public_url": public},
@@ -155,8 +156,7 @@ class Endpoint:
 @asynccontextmanager
 async def endpoint(folder: Path) -> AsyncIterator[Endpoint]:
     made = json.loads(await sandpod("keys", "create", "--user", "kit", "--tenant", TENANTS[0], "--output", "json"))
-    at_provider, front_port = free_port(), free_port()
-    public = f"https://localhost:{front_port}"
+    at_provider, public = free_port(), await asyncio.to_thread(proxy_pod.reserved, NAMESPACE)
     async with AsyncExitStack() as stack:
         sync = stack.enter_context(ExitStack())
         issuer = sync.enter_context(nginx(folder / "issuer", f"127.0.0.1:{at_provider}", address=own_address()))
@@ -168,8 +168,8 @@ async def endpoint(folder: Path) -> AsyncIterator[Endpoint]:
         wanted = values(made["entry"], public, issuer, own, (pair[0], pair[1]))
         release = installed(folder / "values.yaml", wanted)
         cluster = await asyncio.to_thread(sync.enter_context, release)
-        upstream = node_url(NAMESPACE).removeprefix("http://")
-        front = sync.enter_context(nginx(folder / "front", upstream, port=front_port, trusted=(SERVICE, root)))
+        place = NAMESPACE, folder / "front", public, f"{SERVICE}:8000"
+        front = await asyncio.to_thread(proxy_pod.started, *place, (SERVICE, root))
         front.trust.load_verify_locations(issuer.root)
         yield Endpoint(cluster, f"{front.address}/mcp", made["key"], front.trust)
 

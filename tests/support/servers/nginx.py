@@ -60,6 +60,34 @@ def find_nginx() -> str:
     return found
 
 
+def configuration(
+    listen: str,
+    host: str,
+    servers: tuple[str, ...],
+    pair: tuple[Path, Path],
+    *,
+    patience: str = "1h",
+    trusted: tuple[str, Path] | None = None,
+) -> str:
+    """Return the example's settings for those servers; `pair` is the chain of `host` and its key, else see `nginx`."""
+    upstream = "".join(f"server {server}; " for server in servers)
+    text = re.sub(r"(?:\s*server 10\.[^;]+;)+", f" {upstream}", EXAMPLE.read_text(encoding="utf-8"))
+    for old, new in (
+        ("listen 443", f"listen {listen}"),
+        ("sandpod.example.com", host),
+        ("/etc/nginx/tls/chain.pem", str(pair[0])),
+        ("/etc/nginx/tls/key.pem", str(pair[1])),
+        ("1h;", f"{patience};"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    if trusted is not None:
+        name, file = trusted
+        verified = f"proxy_ssl_verify on; proxy_ssl_name {name}; proxy_ssl_trusted_certificate {file}"
+        text = text.replace("proxy_pass http://sandpod;", f"proxy_pass https://sandpod; {verified};")
+    return _MAIN.format(server=text)
+
+
 @contextmanager
 def nginx(
     folder: Path,
@@ -79,22 +107,8 @@ def nginx(
     host = "localhost" if address == "127.0.0.1" else address
     own = x509.DNSName(host) if host != address else x509.IPAddress(ip_address(address))
     root, chain, key = make_chain(folder, own)
-    upstream = "".join(f"server {server}; " for server in servers)
-    text = re.sub(r"(?:\s*server 10\.[^;]+;)+", f" {upstream}", EXAMPLE.read_text(encoding="utf-8"))
-    for old, new in (
-        ("listen 443", f"listen {address}:{port}"),
-        ("sandpod.example.com", host),
-        ("/etc/nginx/tls/chain.pem", str(chain)),
-        ("/etc/nginx/tls/key.pem", str(key)),
-        ("1h;", f"{patience};"),
-    ):
-        assert old in text
-        text = text.replace(old, new)
-    if trusted is not None:
-        name, file = trusted
-        verified = f"proxy_ssl_verify on; proxy_ssl_name {name}; proxy_ssl_trusted_certificate {file}"
-        text = text.replace("proxy_pass http://sandpod;", f"proxy_pass https://sandpod; {verified};")
-    (folder / "nginx.conf").write_text(_MAIN.format(server=text), encoding="utf-8")
+    text = configuration(f"{address}:{port}", host, servers, (chain, key), patience=patience, trusted=trusted)
+    (folder / "nginx.conf").write_text(text, encoding="utf-8")
     with subprocess.Popen([program, "-p", str(folder), "-c", "nginx.conf"]) as process:
         try:
             _await(process, address, port)

@@ -135,6 +135,7 @@ def test_rules_and_their_sentences() -> None:
         "templateRef can't be changed; create another Sandbox",
         "workspace can't be changed; create another Sandbox",
         "idleTimeout can't be longer than ttl",
+        "the name is reserved: give the secret another one",
     }
     assert sentences("SandboxTemplate") == {
         "the network profile none is built in and always closed",
