@@ -20,6 +20,8 @@ export PYTHON IMAGE_PREFIX IMAGE_TAG KIND_CLUSTER
 BIN := .venv/bin
 # The test cluster has a kubeconfig of its own, so that no command here ever meets another cluster.
 CLUSTER_ENV := KUBECONFIG=$(CURDIR)/.build/kubeconfig
+# helm and kubectl live for a moment: they need not collect garbage as often as a server.
+export GOGC ?= 400
 # Where there is no BuildKit, the classic builder has to reach the package registries through the host's network.
 DOCKER_BUILD ?= $(if $(shell docker buildx version 2>/dev/null),docker build,DOCKER_BUILDKIT=0 docker build --network=host)
 IMAGES := gateway operator sandbox

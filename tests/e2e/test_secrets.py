@@ -80,7 +80,8 @@ async def test_template_and_claim_give_the_value_of_a_secret_that_is_there_and_s
     absent = {"name": "ABSENT", "secretKeyRef": {"name": template, "key": "absent"}, "languages": ["javascript"]}
     for name, users in ((template, None), (f"{template}-mine", "bob, alice"), (f"{template}-bobs", "bob")):
         metadata = {"name": name, "annotations": {names.ANNOTATION_USERS: users} if users else {}}
-        await objects.put({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"token": VALUE}})
+        data = {"token": VALUE[::-1] if users else VALUE}
+        await objects.put({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data})
     await objects.apply("SandboxTemplate", template, image=IMAGE, resources=SMALL, secrets=[there, absent])
     for name in (template, f"{template}-bobs", f"{template}-none"):
         wanted = {"MINE": {"secret": name, "key": "token"}}
