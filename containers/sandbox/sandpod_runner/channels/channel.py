@@ -72,6 +72,11 @@ class Channel(ABC):
             owner.send(self._fields("close", code="invalid_argument", message=f"The channel has ended: {error}."))
             self.close()
 
+    @property
+    def spare(self) -> bool:
+        """Whether it only waits to be asked for the rest of what it has sent."""
+        return self._owner is None and self.sending.finished
+
     def flow(self, owner: Owner) -> None:
         """Send what the stream can take now."""
         if owner is self._owner:

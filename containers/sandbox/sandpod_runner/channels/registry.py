@@ -34,6 +34,10 @@ def _new(runs: Runs, name: str, header: dict[str, Any], command: bytes) -> Chann
     if kind is None:
         raise Refusal("not_found", "There is no channel of that name.")
     require(kind == "terminal", "Unknown kind of channel.")
+    if len(runs.channels) >= MAX_CHANNELS and (
+        spare := next((each for each in runs.channels.values() if each.spare), None)
+    ):
+        spare.close()
     if len(runs.channels) >= MAX_CHANNELS:
         raise Refusal("session_busy", f"The sandbox has {MAX_CHANNELS} channels, which is the most.")
     require(len(command) < MAX_TEXT, f"The command of a terminal has less than {MAX_TEXT} bytes.")

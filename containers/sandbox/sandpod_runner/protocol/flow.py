@@ -17,12 +17,18 @@ class FlowError(ValueError):
 
 
 class Sending:
-    """What is sent, and kept until it is acknowledged."""
+    """What is sent, and kept until it is acknowledged.
 
-    def __init__(self, start: int = 0) -> None:
-        self.acked = self.sent = start
+    One can go on where another has left off: what has come by then and is not acknowledged only takes room.
+    Raises FlowError: That is more than the window.
+    """
+
+    def __init__(self, acked: int = 0, received: int = 0) -> None:
+        if not acked <= received <= acked + CHANNEL_WINDOW:
+            raise FlowError("more is on its way than may")
+        self.acked, self.sent = acked, received
         self.finished = False  # whether nothing more is put in
-        self._kept = bytearray()  # all after `acked`
+        self._kept = bytearray(received - acked)  # all after `acked`
         self._end_sent = False
 
     @property
