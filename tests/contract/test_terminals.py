@@ -38,6 +38,7 @@ async def error_of(address: str, **how: Any) -> tuple[str, int]:
         return last["error"]["error"], code
 
 
+@pytest.mark.promise("terminal-lossless")
 async def test_a_shell_is_used_left_and_gone_on_with(alone: Served, address: str) -> None:
     async with terminal(address, cols=100, rows=30) as shell:
         name = shell.said[0]["terminal"]
@@ -72,6 +73,7 @@ async def test_a_shell_is_used_left_and_gone_on_with(alone: Served, address: str
     assert (listed["state"], listed["result"]["exit_code"]) == ("ended", 3)
 
 
+@pytest.mark.promise("terminal-bounded")
 async def test_a_client_that_does_not_acknowledge_gets_a_window_and_the_rest_when_it_does(
     address: str,
 ) -> None:
@@ -100,6 +102,7 @@ async def test_a_client_that_does_not_acknowledge_gets_a_window_and_the_rest_whe
         assert {"taken": 64 * 1024} in client.said
 
 
+@pytest.mark.promise("audit-recorded", "key-revoked", "key-scopes", "owners-apart", "secret-hidden", "secret-split")
 async def test_who_may_not_is_refused_and_secrets_are_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rest, "KEY_SECONDS", 0.05)
     path = tmp_path / "keys.yaml"
@@ -171,6 +174,7 @@ async def until_accepted(
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.promise("urls-and-hosts")
 async def test_what_asks_for_no_terminal_gets_none(alone: Served, address: str) -> None:
     answer = await alone.http.get("/api/v1/sandboxes/default/terminal")
     assert (answer.status_code, answer.json()["error"]) == (426, "invalid_argument")

@@ -2,10 +2,14 @@
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from sandpod_gateway.runner.channel import Channel
+from sandpod_gateway.runner.connection import RunnerConnection, open_connection
 from sandpod_runner.protocol import messages as protocol
 from support.runner.harness import PATIENCE, Client, RefusedError, Runner, running
 from support.runner.terminal import Terminal
@@ -62,6 +66,7 @@ async def test_programs_find_a_terminal_that_works(client: Client) -> None:
     assert await client.processes_with("sleep 602") == []
 
 
+@pytest.mark.promise("terminal-lossless", "terminal-bounded")
 async def test_all_output_comes_once_over_streams_that_break_and_the_runner_keeps_little(
     client: Client, runner: Runner
 ) -> None:
@@ -94,6 +99,61 @@ async def test_all_output_comes_once_over_streams_that_break_and_the_runner_keep
     await stream.close()
 
 
+class Wire:
+    """A gateway's stream to a runner, which is cut after some bytes in both directions."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, left: int) -> None:
+        self._reader, self._writer, self._left = reader, writer, left
+
+    async def read(self) -> bytes:
+        data = await self._reader.read(4096)
+        self._left -= len(data)
+        if self._left < 0:
+            await self.close()
+        return data[: max(0, self._left + len(data))]
+
+    async def write(self, data: bytes) -> None:
+        self._left -= len(data)
+        if self._left < 0:
+            await self.close()
+            raise ConnectionResetError
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def close(self) -> None:
+        self._writer.close()
+
+
+@pytest.mark.promise("terminal-lossless")
+async def test_the_gateways_end_loses_nothing_wherever_its_streams_are_cut(runner: Runner) -> None:
+    connections: list[RunnerConnection] = []
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[RunnerConnection]:
+        if not connections or connections[-1].closed:
+            reader, writer = await asyncio.open_unix_connection(runner.address)
+            wire = Wire(reader, writer, 100_000 + 70_001 * len(connections))
+            connections.append(await open_connection(wire))
+        yield connections[-1]
+
+    data = b"".join(b"%07d\n" % number for number in range(2**16))
+    command = f"stty raw -echo; echo ready; head -c {len(data)}"
+    channel = Channel("echo", connect, {"kind": "terminal", "timeout": PATIENCE}, command.encode())
+    await channel.open()
+    came = bytearray()
+    while not came.endswith(b"ready\n"):
+        came += await channel.read()
+    begin, typing = len(came), asyncio.create_task(channel.write(data))
+    while piece := await channel.read(10_000):
+        came += piece
+        channel.acknowledge(len(came))
+    await typing
+    assert came[begin:] == data
+    assert len(connections) > 3
+    await channel.close(stay=False)
+    await connections[-1].close()
+
+
 async def test_without_credit_no_more_than_a_window_comes(client: Client, other: Client) -> None:
     terminal = Terminal(client)
     await terminal.begin(f"stty raw; head -c {MIB} /dev/zero")
@@ -119,6 +179,7 @@ async def test_without_credit_no_more_than_a_window_comes(client: Client, other:
         await terminal.open(client)
 
 
+@pytest.mark.promise("terminal-ends")
 async def test_a_terminal_that_nobody_comes_back_to_is_hung_up_and_one_that_is_closed_at_once(tmp_path: Path) -> None:
     hasty = "from sandpod_runner.protocol import messages; messages.CHANNEL_GRACE = 0.2; messages.MAX_CHANNELS = 2"
     trap = "trap 'echo told > {0}; exit' HUP; sleep 600 & echo ready; wait"
