@@ -34,6 +34,7 @@ from sandpod_gateway.rest.files import METHODS, RestFiles
 from sandpod_gateway.rest.openapi import describe
 from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, RUNS, STARTED, Operation, program
 from sandpod_gateway.rest.requests import ACTS, need_owner, read_object, while_connected
+from sandpod_gateway.rest.terminal import TERMINAL, RestTerminals
 from sandpod_gateway.runs.background import BackgroundRuns
 
 logger = logging.getLogger(__name__)
@@ -55,10 +56,12 @@ class Rest:
         background: BackgroundRuns,
         requests: Requests,
         files: RestFiles,
+        terminals: RestTerminals,
         *,
         version: str,
         ending: asyncio.Event,
     ) -> None:
+        self._terminals = terminals
         self._ending = ending
         # By the tools that a caller may use: there are as many as combinations of toolsets.
         self._descriptions: LRUCache[tuple[str, ...], Response] = LRUCache(MAX_DESCRIPTIONS)
@@ -73,6 +76,7 @@ class Rest:
         endpoints: dict[str, dict[str, Endpoint]] = {RUNS: {"POST": self._run}, EVENTS: {"GET": self._events}}
         for each in OPERATIONS:
             endpoints.setdefault(each.path, {})[each.method] = partial(self._operate, each)
+        endpoints[TERMINAL] = {"GET": self._terminals.answer}
         endpoints[FILE].update(dict.fromkeys(METHODS, self._files.answer))
         routes = [
             # A file's path may hold slashes.
