@@ -111,6 +111,8 @@ def test_gateway_may_patch_the_secret_of_links_and_read_that_of_keys_and_create_
         {**core, "resourceNames": [LINKS], "verbs": ["get", "patch"]},
         {**core, "resourceNames": ["sandpod-keys"], "verbs": ["get", "list", "watch"]},
     ]
+    changing = only(render("auth.changeKeys=true"), "Role", SECRETS, "sandpod")["rules"]
+    assert changing[1] == {**core, "resourceNames": ["sandpod-keys"], "verbs": ["get", "list", "watch", "patch"]}
     secret = only(render(), "Secret", LINKS, "sandpod")
     assert not {"data", "stringData", "immutable"} & set(secret)  # the gateway's content is never the chart's to change
 

@@ -134,6 +134,11 @@ async def test_a_sandbox_is_made_described_and_closed_with_what_is_in_it(alone: 
     assert (await alone.http.delete(f"{API}/sandboxes/{handle}/contexts/c")).json()["context"] == "c"
     assert [each["run_id"] for each in (await get(alone, f"/sandboxes/{handle}/runs"))["runs"]]
     assert (await get(alone, "/sandboxes"))["sandboxes"][0]["sandbox"] == handle
+    for operation in OPERATIONS:
+        if operation.listing is not None and "{sandbox}" in operation.path:
+            page = await get(alone, operation.path.format(sandbox=handle), limit=1)
+            assert len(page[operation.listing.field]) <= 1, operation
+            assert (page["next"] is None) == (operation.tool != "list_packages"), operation
     assert (await alone.http.delete(f"{API}/sandboxes/{handle}", params={"force": "true"})).status_code == 200
     gone = await alone.http.get(f"{API}/sandboxes/{handle}")
     assert (gone.status_code, gone.headers["content-type"]) == (404, "application/problem+json")

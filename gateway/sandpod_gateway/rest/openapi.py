@@ -12,11 +12,30 @@ from sandpod_gateway.api.run_results import RunResult
 from sandpod_gateway.mcp.toolbox import SetTool
 from sandpod_gateway.rest.answers import PROBLEM, ProblemDetails
 from sandpod_gateway.rest.operations import EVENTS, OPERATIONS, PREFIX, RUNS, STARTED, Operation
+from sandpod_gateway.rest.pages import LIMIT, MAX_LIMIT
 
 Schema = dict[str, Any]
 
 _REF: Final = "#/components/schemas/{model}"
 _PART: Final = re.compile(r"{(\w+)}")
+_PAGED: Final[dict[str, Schema]] = {
+    "limit": {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": MAX_LIMIT,
+        "default": LIMIT,
+        "description": "Most entries to return.",
+    },
+    "cursor": {"type": "string", "description": "`next` of the page before."},
+}
+_FORMAT: Final[dict[str, Schema]] = {
+    "format": {"type": "string", "enum": ["json", "csv"], "description": "Default: as the header Accept says, or json."}
+}
+_NEXT: Final = {"type": ["string", "null"], "description": "`cursor` of the next page; null on the last one."}
+_HEADERS: Final[dict[str, Schema]] = {
+    "ETag": {"schema": {"type": "string"}, "description": "For If-None-Match, which is answered 304 without change."},
+    "Link": {"schema": {"type": "string"}, "description": "The next page, as rel=next."},
+}
 _KEYS: Final = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -55,18 +74,23 @@ def _operation(operation: Operation, tool: SetTool) -> Schema:
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}, **_words(properties.get(name, {}))}
         for name in inside
     ]
+    listing = operation.listing
     rest = {name: schema for name, schema in properties.items() if name not in inside}
+    if listing is not None:
+        rest |= _PAGED | (_FORMAT if listing.csv else {})
     described: Schema = {
         "operationId": operation.tool,
         "summary": tool.title,
         "description": tool.description,
         "parameters": parts,
         "responses": {
-            str(int(operation.status)): _response(operation.status.phrase, "application/json", _ref(tool.result)),
+            str(int(operation.status)): _answer(operation, tool.result),
             "default": _response("Refused", PROBLEM, _ref(ProblemDetails)),
         },
     }
-    if operation.method == "POST":
+    if operation.tool == "create_sandbox":
+        parts.append({"name": "Idempotency-Key", "in": "header", "schema": {"type": "string"}})
+    if operation.has_body:
         needed = [name for name in required if name not in inside]
         body = {"type": "object", "properties": rest, "additionalProperties": False, "required": needed}
         described["requestBody"] = {"required": bool(needed), "content": {"application/json": {"schema": body}}}
@@ -76,6 +100,20 @@ def _operation(operation: Operation, tool: SetTool) -> Schema:
             for name, schema in rest.items()
         )
     return described
+
+
+def _answer(operation: Operation, model: type[BaseModel]) -> Schema:
+    """Describe an answer; a page of a list has what the tool's result has not."""
+    if (listing := operation.listing) is None:
+        return _response(operation.status.phrase, "application/json", _ref(model))
+    whole = model.model_json_schema(mode="serialization", ref_template=_REF)
+    whole.pop("$defs", None)
+    # On the page itself: a schema that is closed can't be added to.
+    whole["properties"] = {**whole["properties"], "next": _NEXT}
+    described = _response(operation.status.phrase, "application/json", whole)
+    if listing.csv:
+        described["content"]["text/csv"] = {"schema": {"type": "string"}}
+    return {**described, "headers": _HEADERS}
 
 
 def _ref(model: type[BaseModel]) -> Schema:
