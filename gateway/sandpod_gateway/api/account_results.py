@@ -1,6 +1,6 @@
 """What the REST API alone returns: keys, usage, audit records and pools."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from sandpod_gateway.api.results import OnlyIfSet, ResultModel
 
@@ -68,3 +68,11 @@ class UsageReport(ResultModel):
 
     columns: list[str]  # of each row
     rows: list[UsageRow]
+
+
+class AuditRecords(ResultModel):
+    """Audit records that the caller may see, newest first, of the gateway that answers and of no other."""
+
+    replica: str  # the gateway, as its records have it now
+    records: list[dict[str, Any]]
+    next: str | None = None  # cursor of those before; there may be some even if there are none here

@@ -73,6 +73,7 @@ OPERATIONS: Final = (
     Operation("DELETE", "/keys/{key_id}", "revoke_key"),
     Operation("POST", "/keys/{key_id}/rotate", "rotate_key", HTTPStatus.CREATED),
     Operation("GET", "/usage", "get_usage", listing=Listing("rows", _OF_USE, csv=True)),
+    Operation("GET", "/audit", "list_audit_records", listing=Listing("records")),
 )
 STARTED: Final = Operation("POST", RUNS, "start_run", HTTPStatus.ACCEPTED, "/runs/{run_id}")
 """Where a request prefers not to wait (RFC 7240, `Prefer: respond-async`); else the run's result is the answer."""
