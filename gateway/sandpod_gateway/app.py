@@ -118,7 +118,7 @@ class Gateway:
         )
         guards = create_guards(parts, self._audit, max_calls=limits.max_requests_per_owner, toolsets=settings.toolsets)
         keys = KeyManager(self._key_source, changes=settings.auth.change_keys, use=self._use_keys)
-        self._rest_tools = create_rest_tools(parts, guards, settings, keys, self._audit)
+        self._rest_tools = create_rest_tools(parts, guards, settings, manager=keys, log=self._audit, backend=backend)
         self.mcp = create_mcp(
             parts,
             guards=guards,

@@ -160,6 +160,15 @@ def test_role_of_the_gateway_is_what_it_asks_for_at_its_start_and_no_more() -> N
     assert granted == {(verb, f"{resource}/{sub}" if sub else resource) for verb, resource, sub in wanted}
 
 
+def test_gateway_may_scale_pools_only_where_a_value_says_so_and_change_nothing_else_of_them() -> None:
+    role = only(render("gateway.config.kubernetes.scale_pools=true"), "Role", "sandpod-gateway")
+    rules = [rule for rule in role["rules"] if any("sandboxpools" in each for each in rule["resources"])]
+    assert [(rule["resources"], rule["verbs"]) for rule in rules] == [
+        (["sandboxpools"], ["list"]),
+        (["sandboxpools/scale"], ["patch"]),
+    ]
+
+
 def test_without_secrets_for_sandboxes_the_gateway_has_no_right_to_any_among_them() -> None:
     manifests = render("gateway.config.kubernetes.secrets=false")
     role = only(manifests, "Role", "sandpod-gateway")

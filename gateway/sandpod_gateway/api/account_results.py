@@ -76,3 +76,30 @@ class AuditRecords(ResultModel):
     replica: str  # the gateway, as its records have it now
     records: list[dict[str, Any]]
     next: str | None = None  # cursor of those before; there may be some even if there are none here
+
+
+class PoolCondition(ResultModel):
+    """What is observed of a pool."""
+
+    type: str
+    status: str  # True, False or Unknown
+    reason: str
+    message: str = ""
+
+
+class PoolInfo(ResultModel):
+    """Sandboxes of one template that wait for a claim."""
+
+    pool: str
+    template: str
+    replicas: int  # that are wanted
+    existing: int  # that there are, those that start among them
+    ready: int  # that can be claimed
+    reason: str | None = None  # why it is not full
+    conditions: list[PoolCondition]
+
+
+class PoolList(ResultModel):
+    """The pools of a tenant."""
+
+    pools: list[PoolInfo]

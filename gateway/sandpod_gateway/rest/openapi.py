@@ -80,6 +80,7 @@ def _operation(operation: Operation, tool: SetTool) -> Schema:
         rest |= _PAGED | (_FORMAT if listing.csv else {})
     described: Schema = {
         "operationId": operation.tool,
+        **({"tags": ["administrators"]} if tool.admin else {}),
         "summary": tool.title,
         "description": tool.description,
         "parameters": parts,

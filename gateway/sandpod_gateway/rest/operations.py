@@ -73,6 +73,8 @@ OPERATIONS: Final = (
     Operation("DELETE", "/keys/{key_id}", "revoke_key"),
     Operation("POST", "/keys/{key_id}/rotate", "rotate_key", HTTPStatus.CREATED),
     Operation("GET", "/usage", "get_usage", listing=Listing("rows", _OF_USE, csv=True)),
+    Operation("GET", "/pools", "list_pools", listing=Listing("pools", ("pool",))),
+    Operation("PATCH", "/pools/{pool}", "scale_pool"),
     Operation("GET", "/audit", "list_audit_records", listing=Listing("records")),
 )
 STARTED: Final = Operation("POST", RUNS, "start_run", HTTPStatus.ACCEPTED, "/runs/{run_id}")

@@ -62,6 +62,7 @@ def filled(path: str, sandbox: str) -> str:
         sandbox=sandbox,
         run_id=f"{sandbox}.run-0123456789abcdef",
         key_id="0" * 16,
+        pool="default",
         path="a",
         context="c",
         installation="i",
@@ -70,7 +71,7 @@ def filled(path: str, sandbox: str) -> str:
 
 def body(method: str) -> dict[str, Any]:
     known = {"code": "print(1)", "path": "a", "source": "a", "destination": "b", "packages": ["six"]}
-    return {"content": b"x"} if method == "PUT" else {"json": known} if method == "POST" else {}
+    return {"content": b"x"} if method == "PUT" else {"json": known} if method in {"POST", "PATCH"} else {}
 
 
 @pytest.mark.promise("key-required")
@@ -106,6 +107,17 @@ async def test_a_read_only_key_changes_nothing(tmp_path: Path) -> None:
             if method not in {"GET", "HEAD"} and path != "/sandboxes/{sandbox}/archives":
                 answer = await here.send("reader", method, filled(path, "default"), **body(method))
                 assert (answer.status_code, answer.json()["error"]) == (403, "forbidden"), (method, path)
+
+
+@pytest.mark.promise("key-scopes")
+async def test_what_is_for_administrators_is_refused_to_all_others(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        paths = (await here.send("ann", "GET", "/openapi.json")).json()["paths"]
+        known = {(method.upper(), path) for path, of in paths.items() for method in of if "tags" in of[method]}
+        assert known == {("GET", "/pools"), ("PATCH", "/pools/{pool}")}
+        for method, path in known:
+            answer = await here.send("ann", method, filled(path, "default"), **body(method))
+            assert (answer.status_code, answer.json()["error"]) == (403, "forbidden"), (method, path)
 
 
 @pytest.mark.parametrize(
