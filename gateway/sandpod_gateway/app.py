@@ -38,7 +38,7 @@ from sandpod_gateway.http.forwarded import ForwardedHeaders
 from sandpod_gateway.http.limits import OpenSessions, Requests
 from sandpod_gateway.http.peers import POLL_SECONDS as PEER_SECONDS
 from sandpod_gateway.http.peers import Peers
-from sandpod_gateway.http.routes import FileRoutes, health_routes, metrics_route
+from sandpod_gateway.http.routes import FileRoutes, health_routes, metrics_route, with_any_name
 from sandpod_gateway.http.sign_in import sign_in_routes
 from sandpod_gateway.http.transports import Transports
 from sandpod_gateway.mcp.calls import chosen_toolsets
@@ -258,10 +258,7 @@ class Gateway:
                 *health_routes(self._backend.check, registry, hosts=None if self._has_callers else hosts),
                 *self._file_routes.routes(),
                 *self._sign_in_routes(),
-                Mount(
-                    REST_PREFIX,
-                    rest.app(hosts=hosts, origins=origins, refusals=refusals),
-                ),
+                with_any_name(Mount(REST_PREFIX, rest.app(hosts=hosts, origins=origins, refusals=refusals))),
                 Mount("/", transports),
             ],
             middleware=_around(settings, self._peers, self.metrics),

@@ -121,6 +121,11 @@ async def test_files_go_in_and_out_as_they_are(alone: Served) -> None:
     assert moved["destination"] == "c.bin"
     for status in (200, 404):
         assert (await alone.http.delete(f"{here}/c.bin")).status_code == status
+    for name in ("a%0Ab", "%0A", "c%0D%0A"):  # names that files may have
+        assert (await alone.http.put(f"{here}/{name}", content=b"it")).status_code == 201
+        assert (await alone.http.get(f"{here}/{name}")).content == b"it"
+    link = await post(alone, "/sandboxes/default/links", 201, path="a\nb")
+    assert (await alone.http.get(link["url"])).content == b"it"
     assert (await alone.http.get(f"{here}/../../etc/passwd")).status_code in {400, 404}
 
 

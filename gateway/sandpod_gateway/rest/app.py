@@ -25,6 +25,7 @@ from sandpod_gateway.api.toolsets import TOOLS
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.limits import Requests
+from sandpod_gateway.http.routes import with_any_name
 from sandpod_gateway.http.transports import standing, toolset_fault, with_key
 from sandpod_gateway.mcp.tool_results import BUG
 from sandpod_gateway.mcp.toolbox import SetTool
@@ -80,7 +81,7 @@ class Rest:
         endpoints[FILE].update(dict.fromkeys(METHODS, self._files.answer))
         routes = [
             # A file's path may hold slashes.
-            Route(path.replace("{path}", "{path:path}"), partial(_coded, of), methods=list(of))
+            with_any_name(Route(path.replace("{path}", "{path:path}"), partial(_coded, of), methods=list(of)))
             for path, of in endpoints.items()
         ]
         routes.append(Route("/openapi.json", self._described))

@@ -8,10 +8,10 @@ from fastmcp.tools.base import Tool
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from sandpod_gateway.api.run_results import RunResult
+from sandpod_gateway.api.run_results import RunOutput, RunResult
 from sandpod_gateway.mcp.toolbox import SetTool
 from sandpod_gateway.rest.answers import PROBLEM, ProblemDetails
-from sandpod_gateway.rest.operations import EVENTS, OPERATIONS, PREFIX, RUNS, STARTED, Operation
+from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, RUNS, STARTED, Operation
 from sandpod_gateway.rest.pages import LIMIT, MAX_LIMIT
 
 Schema = dict[str, Any]
@@ -32,6 +32,15 @@ _FORMAT: Final[dict[str, Schema]] = {
     "format": {"type": "string", "enum": ["json", "csv"], "description": "Default: as the header Accept says, or json."}
 }
 _NEXT: Final = {"type": ["string", "null"], "description": "`cursor` of the next page; null on the last one."}
+_PICTURES: Final = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"mime_type": {"type": "string"}, "data_base64": {"type": "string"}},
+        "required": ["mime_type", "data_base64"],
+    },
+    "description": "Figures, where there are some.",
+}
 _HEADERS: Final[dict[str, Schema]] = {
     "ETag": {"schema": {"type": "string"}, "description": "For If-None-Match, which is answered 304 without change."},
     "Link": {"schema": {"type": "string"}, "description": "The next page, as rel=next."},
@@ -48,6 +57,8 @@ def describe(listed: Sequence[Tool], version: str, *, keyed: bool) -> Schema:
     models: set[type[BaseModel]] = {tool.result for tool in tools.values()} | {ProblemDetails, RunResult}
     wanted: Any = [(model, "serialization") for model in models]
     _, components = models_json_schema(wanted, ref_template=_REF)
+    for model in {RunResult, RunOutput} & models:
+        components["$defs"][model.__name__]["properties"]["pictures"] = _PICTURES
     paths: dict[str, dict[str, Schema]] = {}
     for operation in (*OPERATIONS, STARTED):
         if (tool := tools.get(operation.tool)) is not None:
@@ -57,6 +68,8 @@ def describe(listed: Sequence[Tool], version: str, *, keyed: bool) -> Schema:
         _add_run(paths[RUNS]["post"])
     if "/runs/{run_id}" in paths:
         paths[EVENTS] = {"get": _events(paths["/runs/{run_id}"]["get"])}
+    if "create_link" in tools:  # the toolset of files as they are
+        paths.setdefault(FILE, {}).update(_file())
     return {
         "openapi": "3.1.0",
         "info": {"title": "Sandpod", "version": version},
@@ -141,6 +154,40 @@ def _add_run(described: Schema) -> None:
         {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string"}},
     ]
     described["responses"]["200"] = _response("OK", "application/json", _ref(RunResult))
+
+
+def _file() -> dict[str, Schema]:
+    """Describe how a file is read and written as it is."""
+    parts = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in _PART.findall(FILE)
+    ]
+    content: Schema = {"application/octet-stream": {"schema": {}}}
+    refused = {"default": _response("Refused", PROBLEM, _ref(ProblemDetails))}
+    of_file = {"type": "string"}
+    written = {"type": "object", "properties": {"sandbox": of_file, "path": of_file, "size": {"type": "integer"}}}
+    read: Schema = {
+        "operationId": "download_file",
+        "summary": "Read a file as it is",
+        "parameters": [
+            *parts,
+            {"name": "Range", "in": "header", "schema": {"type": "string"}, "example": "bytes=0-99"},
+        ],
+        "responses": {
+            "200": {"description": "OK", "content": {"*/*": {"schema": {}}}},
+            "206": {"description": "The part that was asked for", "content": {"*/*": {"schema": {}}}},
+            "416": {"description": "The file has no such part"},
+            **refused,
+        },
+    }
+    write: Schema = {
+        "operationId": "upload_file_as_is",
+        "summary": "Write a file as it is",
+        "description": "The file appears whole or not at all.",
+        "parameters": parts,
+        "requestBody": {"required": True, "content": content},
+        "responses": {"201": _response("Created", "application/json", written), **refused},
+    }
+    return {"get": read, "put": write}
 
 
 def _events(read: Schema) -> Schema:

@@ -199,7 +199,8 @@ async def test_an_address_says_which_methods_it_takes(tmp_path: Path) -> None:
             known = {method for method, other in ROUTES if other == path}
             assert (answer.status_code, set(answer.headers["allow"].split(", ")) - {"HEAD"}) == (405, known - {"HEAD"})
         assert (await here.send("ann", "HEAD", "/sandboxes")).status_code == 200
-        assert (await here.send("ann", "GET", "/nothing")).json()["error"] == "not_found"
+        for path in ("/nothing", "/no%0Athing", "/sandboxes/default/files/a%0Ab%0A"):
+            assert (await here.send("ann", "GET", path)).json()["error"] in {"not_found", "session_not_found"}, path
 
 
 @pytest.mark.promise("audit-recorded")
