@@ -56,7 +56,7 @@ test-runner: setup ## Runs the tests of the runner, by itself and in real sandbo
 	@$(BIN)/pytest tests/contract/runner
 
 .PHONY: test-clients
-test-clients: setup .build/clients/.done ## Runs the examples of other libraries, with a stand-in for the model
+test-clients: setup .build/clients/.done ## Runs the examples of other libraries, with a stand-in for the model, and tries the REST API
 	@$(BIN)/pytest tests/clients
 
 # An environment of their own, since these libraries bring an MCP client that is not this project's.

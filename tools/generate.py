@@ -58,7 +58,7 @@ _GATEWAY_OWN: Final[dict[str, set[str]]] = {
         "usage_owner",
     },
     "usage": {"directory"},
-    "auth": {"keys_file"},
+    "auth": {"keys_file", "change_keys"},
 }
 _OPERATOR_OWN: Final[dict[str, set[str]]] = {
     "": {

@@ -117,7 +117,7 @@ def tools_reference(_: str) -> str:
 def rest_reference(_: str) -> str:
     """Return each operation of the REST API with its tool."""
     rows = [(f"`{each.method} {each.path}`", f"`{each.tool}`") for each in (*OPERATIONS, STARTED)]
-    return table(("Request", "Tool"), *rows)
+    return table(("Request", "Operation"), *rows)
 
 
 def settings_reference(program: str) -> str:

@@ -22,6 +22,7 @@ from sandpod_gateway.auth.callers import LOCAL, LOCAL_KEY_ID
 from sandpod_gateway.auth.factory import create_auth
 from sandpod_gateway.auth.key_changes import KeyChanges
 from sandpod_gateway.auth.key_file import WatchedFile
+from sandpod_gateway.auth.key_management import KeyManager
 from sandpod_gateway.auth.links import POLL_SECONDS, Links, MemoryStore
 from sandpod_gateway.auth.oidc.proxy import SignIn
 from sandpod_gateway.auth.verifier import RESOURCE_PATH, Keys
@@ -38,11 +39,11 @@ from sandpod_gateway.http.handshakes import Handshakes
 from sandpod_gateway.http.limits import OpenSessions, Requests
 from sandpod_gateway.http.peers import POLL_SECONDS as PEER_SECONDS
 from sandpod_gateway.http.peers import Peers
-from sandpod_gateway.http.routes import FileRoutes, health_routes, metrics_route
+from sandpod_gateway.http.routes import FileRoutes, health_routes, metrics_route, with_any_name
 from sandpod_gateway.http.sign_in import sign_in_routes
 from sandpod_gateway.http.transports import Transports
 from sandpod_gateway.mcp.calls import chosen_toolsets
-from sandpod_gateway.mcp.server import create_mcp
+from sandpod_gateway.mcp.server import create_guards, create_mcp
 from sandpod_gateway.mcp.toolbox import Parts
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.packages.installer import Installer
@@ -50,6 +51,7 @@ from sandpod_gateway.periodic import every
 from sandpod_gateway.rest.app import Rest
 from sandpod_gateway.rest.files import RestFiles
 from sandpod_gateway.rest.operations import PREFIX as REST_PREFIX
+from sandpod_gateway.rest.server import create_rest_tools
 from sandpod_gateway.rest.terminal import WEBSOCKETS, RestTerminals
 from sandpod_gateway.runs.accounting import Accounting
 from sandpod_gateway.runs.background import BackgroundRuns
@@ -66,7 +68,7 @@ RETRY_SECONDS: Final = 1.0  # until the API keys are looked for again after a fa
 # Headers that pages of `allowed_origins` may read: of MCP, of refusals, and of files.
 _FOR_PAGES: Final = (
     *("mcp-session-id", "mcp-protocol-version", "www-authenticate", "retry-after"),
-    *("content-disposition", "content-range", "etag"),
+    *("content-disposition", "content-range", "etag", "link", "location"),
 )
 
 
@@ -117,17 +119,19 @@ class Gateway:
             installer=self._installer,
             metrics=self.metrics,
         )
+        guards = create_guards(parts, self._audit, max_calls=limits.max_requests_per_owner, toolsets=settings.toolsets)
+        keys = KeyManager(self._key_source, changes=settings.auth.change_keys, use=self._use_keys)
+        self._rest_tools = create_rest_tools(parts, guards, settings, manager=keys, log=self._audit, backend=backend)
         self.mcp = create_mcp(
             parts,
+            guards=guards,
             version=version,
             auth=self._auth,
             compat=settings.compat,
-            max_calls=limits.max_requests_per_owner,
             toolsets=settings.toolsets,
             facts=facts(settings),
             link_files=settings.links.in_content,
             libraries=settings.libraries,
-            audit=self._audit,
         )
         self.mcp.resource("sandpod://capabilities", mime_type="application/json")(self._capabilities)
 
@@ -236,7 +240,8 @@ class Gateway:
         files = RestFiles(self._file_routes, settings.toolsets)
         terminals = Terminals(self._sandboxes, limits)
         terminal = RestTerminals(terminals, requests, self._audit, self._auth, settings.toolsets)
-        rest = Rest(self.mcp, self._background, requests, files, terminal, version=self._version, ending=self.ending)
+        parts = self.mcp, self._rest_tools, self._background, requests, files, terminal
+        rest = Rest(*parts, version=self._version, ending=self.ending)
         transports = Transports(
             self.mcp,
             hosts=hosts,
@@ -257,10 +262,7 @@ class Gateway:
                 *health_routes(self._backend.check, registry, hosts=None if self._has_callers else hosts),
                 *self._file_routes.routes(),
                 *self._sign_in_routes(),
-                Mount(
-                    REST_PREFIX,
-                    rest.app(hosts=hosts, origins=origins, refusals=refusals),
-                ),
+                with_any_name(Mount(REST_PREFIX, rest.app(hosts=hosts, origins=origins, refusals=refusals))),
                 Mount("/", transports),
             ],
             middleware=_around(settings, self._peers, self.metrics),

@@ -26,6 +26,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.strict_model import StrictModel
 from sandpod_gateway.api.toolsets import ALL, ToolsetName, expanded
 from sandpod_gateway.audit.settings import AuditSettings
+from sandpod_gateway.auth.key_management import MAX_DAYS
 from sandpod_gateway.auth.oidc.settings import OidcSettings
 from sandpod_gateway.backends.factory import BackendKind
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
@@ -45,6 +46,13 @@ class AuthSettings(StrictModel):
     """File of hashed API keys; read again when it changes. Needed unless host is loopback."""
     oidc: OidcSettings | None = None
     """OpenID Connect provider where users sign in; API keys work beside it. Needs links.public_url."""
+    change_keys: bool = False
+    """Whether callers may make, rotate and revoke keys by the REST API: their own, with no more rights than they call
+    with, and administrators those of others. Whoever takes over such a gateway can make keys of any user. In a cluster
+    the chart's value auth.changeKeys sets it, with the right that it needs."""
+    token_key_days: Annotated[int | None, Field(ge=1, le=MAX_DAYS)] = None
+    """Days for which users who signed in at the provider may make keys; default: such a key ends with their token,
+    often within the hour. A key goes on after its user has left: rotate or revoke it then."""
     allow_query_key: bool = False
     """Whether a key may stand in the address (?api_key=KEY), for clients that can send no header. Proxies log
     addresses."""
@@ -148,9 +156,9 @@ class Settings(StrictModel, BaseSettings):
     packages: PackageSettings = PackageSettings()
     """Packages for sandboxes."""
     tools: list[ToolsetName] | None = None
-    """Toolsets that are offered: core, background, sandboxes, files, links, contexts, or all; a key and the address
-    (/mcp?tools=core) can choose fewer. Tools of other systems are in none, and always offered. Default: all, or none if
-    `compat.systems` is set."""
+    """Toolsets that are offered: core, background, sandboxes, files, links, contexts, account (keys, usage, audit and
+    pools of the REST API), or all; a key and the address (/mcp?tools=core) can choose fewer. Tools of other systems are
+    in none, and always offered. Default: all, or none if `compat.systems` is set."""
     libraries: list[str] = []
     """Python libraries that the default sandbox has, as the tool's description names them."""
     audit: AuditSettings = AuditSettings()

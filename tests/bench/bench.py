@@ -95,6 +95,7 @@ async def local(options: argparse.Namespace) -> AsyncIterator[Row]:
         other = await stack.enter_async_context(Caller(address, key).connect())
         parts = [
             *shared(session, options, refilled),
+            measures.rest(session, http, f"{url.removesuffix('/mcp')}/api/v1", options.calls),
             measures.difference(session, other, options.calls),
             measures.rate(session, options.calls, lambda: processor_seconds(pid)),
             frames(create_backend("local"), options.calls),
@@ -113,9 +114,11 @@ async def cluster(options: argparse.Namespace) -> AsyncIterator[Row]:
     keys = json.loads((ROOT / ".build/keys.json").read_text(encoding="utf-8"))
     url = os.environ.get("SANDPOD_URL") or node_url(there.namespace)
     settings = KubernetesSettings(namespace=there.sandboxes)
-    async with Caller(f"{url}/mcp", keys["alice"]["key"]).connect() as session:
+    key = keys["alice"]["key"]
+    async with Caller(f"{url}/mcp", key).connect() as session, httpx2.AsyncClient(headers={"x-api-key": key}) as http:
         parts = [
             *shared(session, options, there.pool_is_full),
+            measures.rest(session, http, f"{url}/api/v1", options.calls),
             measures.cold(session, options.cold, "bare"),
             frames(create_backend("kubernetes", kubernetes=settings), options.calls),
         ]

@@ -8,6 +8,8 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import httpx2
+
 from bench.rows import Row
 from support.cluster.callers import Reply, Session
 
@@ -75,6 +77,19 @@ async def difference(plain: Session, other: Session, count: int) -> AsyncIterato
     yield Row("team", samples[WARM_UP:])
     await plain.close(sandbox)
     await other.close(others)
+
+
+async def rest(session: Session, http: httpx2.AsyncClient, api: str, count: int) -> AsyncIterator[Row]:
+    """The same run by the REST API, at the address `api`."""
+    body = {"code": "print(1)", "sandbox": await session.create(name="bench-rest")}
+
+    async def call() -> Reply:
+        answer = await http.post(f"{api}/runs", json=body)
+        return Reply(answer.json(), answer.is_error)
+
+    samples, _ = await timed(count, call)
+    yield Row("rest", samples)
+    await session.close(body["sandbox"])
 
 
 async def calls(session: Session, count: int, refilled: Callable[[], Awaitable[object]]) -> AsyncIterator[Row]:

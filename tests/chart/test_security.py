@@ -111,6 +111,8 @@ def test_gateway_may_patch_the_secret_of_links_and_read_that_of_keys_and_create_
         {**core, "resourceNames": [LINKS], "verbs": ["get", "patch"]},
         {**core, "resourceNames": ["sandpod-keys"], "verbs": ["get", "list", "watch"]},
     ]
+    changing = only(render("auth.changeKeys=true"), "Role", SECRETS, "sandpod")["rules"]
+    assert changing[1] == {**core, "resourceNames": ["sandpod-keys"], "verbs": ["get", "list", "watch", "patch"]}
     secret = only(render(), "Secret", LINKS, "sandpod")
     assert not {"data", "stringData", "immutable"} & set(secret)  # the gateway's content is never the chart's to change
 
@@ -156,6 +158,15 @@ def test_role_of_the_gateway_is_what_it_asks_for_at_its_start_and_no_more() -> N
     granted = {(verb, resource) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
     wanted = (*RIGHTS, *SECRET_RIGHTS)
     assert granted == {(verb, f"{resource}/{sub}" if sub else resource) for verb, resource, sub in wanted}
+
+
+def test_gateway_may_scale_pools_only_where_a_value_says_so_and_change_nothing_else_of_them() -> None:
+    role = only(render("gateway.config.kubernetes.scale_pools=true"), "Role", "sandpod-gateway")
+    rules = [rule for rule in role["rules"] if any("sandboxpools" in each for each in rule["resources"])]
+    assert [(rule["resources"], rule["verbs"]) for rule in rules] == [
+        (["sandboxpools"], ["list"]),
+        (["sandboxpools/scale"], ["patch"]),
+    ]
 
 
 def test_without_secrets_for_sandboxes_the_gateway_has_no_right_to_any_among_them() -> None:

@@ -124,6 +124,14 @@ async def test_without_cold_starts_a_claim_takes_what_is_warm_and_else_is_refuse
         assert len(await backend.list(OWNER)) == 1
         await filled(backend, 1)
         await backend.claim(ClaimRequest(owner=OWNER, cold_start=False))
+        for wrong in (0, 65):
+            with pytest.raises(SandpodError) as error:
+                await backend.scale_pool(OWNER, "default", wrong)
+            assert error.value.code == ErrorCode.INVALID_ARGUMENT
+        for size in (2, 1):  # more are started, and those too many are ended
+            await backend.scale_pool(OWNER, "default", size)
+            await filled(backend, size)
+        assert [(pool.replicas, pool.ready) for pool in await backend.pools(OWNER)] == [(1, 1)]
 
 
 async def test_a_warm_sandbox_that_died_is_not_handed_out() -> None:

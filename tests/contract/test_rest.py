@@ -121,6 +121,11 @@ async def test_files_go_in_and_out_as_they_are(alone: Served) -> None:
     assert moved["destination"] == "c.bin"
     for status in (200, 404):
         assert (await alone.http.delete(f"{here}/c.bin")).status_code == status
+    for name in ("a%0Ab", "%0A", "c%0D%0A"):  # names that files may have
+        assert (await alone.http.put(f"{here}/{name}", content=b"it")).status_code == 201
+        assert (await alone.http.get(f"{here}/{name}")).content == b"it"
+    link = await post(alone, "/sandboxes/default/links", 201, path="a\nb")
+    assert (await alone.http.get(link["url"])).content == b"it"
     assert (await alone.http.get(f"{here}/../../etc/passwd")).status_code in {400, 404}
 
 
@@ -134,6 +139,11 @@ async def test_a_sandbox_is_made_described_and_closed_with_what_is_in_it(alone: 
     assert (await alone.http.delete(f"{API}/sandboxes/{handle}/contexts/c")).json()["context"] == "c"
     assert [each["run_id"] for each in (await get(alone, f"/sandboxes/{handle}/runs"))["runs"]]
     assert (await get(alone, "/sandboxes"))["sandboxes"][0]["sandbox"] == handle
+    for operation in OPERATIONS:
+        if operation.listing is not None and "{sandbox}" in operation.path:
+            page = await get(alone, operation.path.format(sandbox=handle), limit=1)
+            assert len(page[operation.listing.field]) <= 1, operation
+            assert (page["next"] is None) == (operation.tool != "list_packages"), operation
     assert (await alone.http.delete(f"{API}/sandboxes/{handle}", params={"force": "true"})).status_code == 200
     gone = await alone.http.get(f"{API}/sandboxes/{handle}")
     assert (gone.status_code, gone.headers["content-type"]) == (404, "application/problem+json")

@@ -21,6 +21,7 @@ Right = tuple[str, str]
 GATEWAY: Final[Rights] = {
     "sandboxes.sandpod.dev": (*READ, "create", "patch", "delete"),
     "sandboxtemplates.sandpod.dev": ("get", "list"),
+    "sandboxpools.sandpod.dev": ("list",),
     "pods/exec": ("get", "create"),
     "secrets": ("get", "create"),
 }

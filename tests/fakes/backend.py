@@ -11,7 +11,8 @@ from dataclasses import replace
 from fakes.runner import FakeRunner
 from sandpod_api.conditions import SENTENCES, Reason
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends.base import ByteStream, SandboxRecord
+from sandpod_gateway.auth.callers import tenant_of
+from sandpod_gateway.backends.base import ByteStream, PoolRecord, SandboxRecord, no_such_pool
 from sandpod_gateway.backends.local.in_process import Clock, InProcessBackend, utc_now
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.errors import SandpodError
@@ -91,6 +92,7 @@ class FakeBackend(InProcessBackend):
         super().__init__(settings or LocalSettings(), clock)
         self.launcher = FakeLauncher(sleep)
         self.wakes = 0
+        self.scaled: dict[str, int] = {}
 
     def runner(self, name: str) -> FakeRunner:
         """Return the runner of a live sandbox, to look into it.
@@ -103,6 +105,17 @@ class FakeBackend(InProcessBackend):
     def warm(self) -> dict[tuple[str, str], int]:
         """Return that no sandbox waits for a claim."""
         return {("", self._settings.template): 0}
+
+    async def pools(self, owner: str) -> tuple[PoolRecord, ...]:
+        """Return one pool of the owner's tenant, with as many sandboxes as are wanted."""
+        name, count = self._settings.template, self.scaled.get(tenant_of(owner), 1)
+        return (PoolRecord(name=name, template=name, replicas=count, existing=count, ready=count),)
+
+    async def scale_pool(self, owner: str, name: str, replicas: int) -> None:
+        """Remember how many are wanted."""
+        if name != self._settings.template:
+            raise no_such_pool(name)
+        self.scaled[tenant_of(owner)] = replicas
 
     def refuse_claims(self, code: ErrorCode | None) -> None:
         """Let claims fail with a code from now on, or work again."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final, Literal, get_args
 
-Toolset = Literal["core", "background", "sandboxes", "files", "links", "contexts"]
+Toolset = Literal["core", "background", "sandboxes", "files", "links", "contexts", "account"]
 ToolsetName = Literal[Toolset, "all"]
 
 TOOLS: Final = "tools"

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import secrets
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ import anyio
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.audit.act import Act, Program, Record, current, now
 from sandpod_gateway.audit.counts import WINDOW, Counts
+from sandpod_gateway.audit.reading import Place, read_back
 from sandpod_gateway.audit.settings import AuditSettings
 from sandpod_gateway.audit.sinks import FileSink, Sink, StdoutSink
 from sandpod_gateway.audit.writer import Writer
@@ -35,7 +36,7 @@ class AuditLog:
         sinks: list[Sink] = [StdoutSink()] if settings.sink in {"stdout", "both"} else []
         if settings.file is not None:
             sinks.append(FileSink(settings.file, max_bytes=settings.max_bytes, max_files=settings.max_files))
-        replica = f"{socket.gethostname()}/{secrets.token_hex(8)}"
+        self.replica = replica = f"{socket.gethostname()}/{secrets.token_hex(8)}"
         self._writers = [Writer(sink, replica, metrics, code=settings.code, sync=settings.required) for sink in sinks]
 
     @asynccontextmanager
@@ -76,6 +77,30 @@ class AuditLog:
     def event(self, event: str, **facts: Any) -> None:
         """Record what is no act of a caller."""
         self._write({**facts, "event": event})
+
+    async def read(
+        self, cursor: str | None, wanted: Callable[[Record], bool], limit: int
+    ) -> tuple[list[Record], str | None]:
+        """Return records of this gateway's file, newest first, and the cursor to read on with.
+
+        One look reads a bounded part, so that there may be few or none though others follow. Raises SandpodError:
+        not_found, where there is no file; invalid_argument, for a cursor that is none; backend_unavailable.
+        """
+        try:
+            before = None if cursor is None else Place.parse(cursor)
+        except ValueError as error:
+            message, step = "The cursor is none of this list.", "Leave it out."
+            raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step) from error
+        if (path := self._settings.file) is None:
+            message = "This server keeps no file of audit records."
+            step = "Look where its standard output is kept, or ask the administrator to set audit.sink=file."
+            raise SandpodError(ErrorCode.NOT_FOUND, message, next_step=step)
+        try:
+            found, place = await asyncio.to_thread(read_back, path, before, wanted, limit)
+        except OSError as error:
+            message, step = "The audit records can't be read.", "Tell the administrator."
+            raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, message, next_step=step) from error
+        return found, None if place is None else str(place)
 
     def counted(self, event: str, **facts: str | int | None) -> None:
         """Record what anybody can cause without number, such as a request that was refused before it became an act."""

@@ -81,7 +81,7 @@ class FileSink:
         """Open or make the file; return the last record in it, or in the newest closed one where it is new."""
         self._reopen()
         found = _last_record(self._descriptor)
-        if found is None and (closed := self._closed()):
+        if found is None and (closed := closed_files(self._path)):
             with closed[-1].open("rb") as file:
                 found = _last_record(file.fileno())
         return found
@@ -130,18 +130,13 @@ class FileSink:
         self._descriptor, self._id = descriptor, (found.st_dev, found.st_ino)
 
     def _rotate(self) -> None:
-        closed = self._closed()
-        number = _number(closed[-1]) + 1 if closed else 1
+        closed = closed_files(self._path)
+        number = file_number(closed[-1]) + 1 if closed else 1
         os.fdatasync(self._descriptor)
         self._path.rename(self._path.with_name(f"{self._path.name}.{number:06d}"))
         self._reopen()
         for old in closed[: max(0, len(closed) + 1 - self._max_files)]:
             old.unlink(missing_ok=True)
-
-    def _closed(self) -> list[Path]:
-        """Return the closed files, oldest first."""
-        found = (each for each in self._path.parent.iterdir() if each.name.startswith(f"{self._path.name}."))
-        return sorted((each for each in found if _number(each) > 0), key=_number)
 
 
 def _claimed(descriptor: int) -> os.stat_result:
@@ -158,7 +153,14 @@ def _claimed(descriptor: int) -> os.stat_result:
     return found
 
 
-def _number(path: Path) -> int:
+def closed_files(path: Path) -> list[Path]:
+    """Return the closed files of a file, oldest first."""
+    found = (each for each in path.parent.iterdir() if each.name.startswith(f"{path.name}."))
+    return sorted((each for each in found if file_number(each) > 0), key=file_number)
+
+
+def file_number(path: Path) -> int:
+    """Return the number of a closed file; 0 of any other."""
     text = path.name.rpartition(".")[2]
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0  # noqa: PLR2004 - no file of ours
 

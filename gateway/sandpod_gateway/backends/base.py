@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, Protocol
 
+from sandpod_api.conditions import Condition
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.key_source import KeySource
 from sandpod_gateway.auth.links import SecretStore
@@ -104,6 +105,19 @@ class TemplateInfo:
     workspace_max: int | None = None  # bytes of the largest workspace for a claim; None where the size is fixed
     persistent: bool = False  # a claim may ask for a persistent workspace
     memory: int = 0  # bytes that a sandbox may use; 0 where that is not known
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolRecord:
+    """Sandboxes of one template that wait for a claim."""
+
+    name: str
+    template: str
+    replicas: int  # that are wanted
+    existing: int  # that there are, those that start among them
+    ready: int  # that can be claimed
+    reason: str | None = None  # why it is not full
+    conditions: tuple[Condition, ...] = ()
 
 
 class ByteStream(Protocol):
@@ -215,6 +229,17 @@ class Backend(Protocol):
     def warm(self) -> dict[tuple[str, str], int]:
         """Return how many Ready sandboxes wait for a claim, by tenant and template. Costs no request to a server."""
 
+    async def pools(self, owner: str) -> tuple[PoolRecord, ...]:
+        """Return the pools of the owner's tenant, by name. Raises SandpodError: as `templates`."""
+
+    async def scale_pool(self, owner: str, name: str, replicas: int) -> None:
+        """Let a pool of the owner's tenant have so many warm sandboxes.
+
+        Raises:
+            SandpodError: not_found, forbidden where that is not for callers, invalid_argument for a number that can't
+                be, backend_unavailable.
+        """
+
     async def wake(self, name: str) -> SandboxRecord | None:
         """Return the sandbox once it is Ready: a suspended one is resumed, one that starts is waited for.
 
@@ -249,6 +274,11 @@ class Backend(Protocol):
 def invalid(message: str, next_step: str) -> SandpodError:
     """Return the refusal of an argument."""
     return SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=next_step)
+
+
+def no_such_pool(name: str) -> SandpodError:
+    """Return the refusal where there is no pool of that name."""
+    return SandpodError(ErrorCode.NOT_FOUND, f"There is no pool {name[:63]}.", next_step="List the pools to see them.")
 
 
 def pool_exhausted(template: str, network: str, *, chosen: bool) -> SandpodError:

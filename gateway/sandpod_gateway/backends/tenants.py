@@ -16,7 +16,7 @@ from sandpod_gateway.auth.callers import tenant_of, user_of
 from sandpod_gateway.auth.key_source import KeySource
 from sandpod_gateway.auth.links import SecretStore
 from sandpod_gateway.auth.oidc.places import StatePlaces
-from sandpod_gateway.backends.base import Backend, ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
+from sandpod_gateway.backends.base import Backend, ByteStream, ClaimRequest, PoolRecord, SandboxRecord, TemplateInfo
 from sandpod_gateway.backends.first_use import FirstUse
 from sandpod_gateway.backends.starting import try_start
 from sandpod_gateway.errors import SandpodError
@@ -149,6 +149,14 @@ class TenantBackend:
     async def templates(self, owner: str) -> tuple[TemplateInfo, ...]:
         """Return the templates of the owner's tenant; see `base.Backend.templates`."""
         return await (await self._of(owner)).backend.templates(owner)
+
+    async def pools(self, owner: str) -> tuple[PoolRecord, ...]:
+        """Return the pools of the owner's tenant."""
+        return await (await self._of(owner)).backend.pools(owner)
+
+    async def scale_pool(self, owner: str, name: str, replicas: int) -> None:
+        """Scale a pool of the owner's tenant; see `base.Backend.scale_pool`."""
+        await (await self._of(owner)).backend.scale_pool(owner, name, replicas)
 
     def link_store(self) -> SecretStore | None:
         """Return where links' secrets are; see `base.Backend.link_store`."""

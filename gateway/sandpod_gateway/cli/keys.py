@@ -4,29 +4,23 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, get_args
 
 import yaml
-from pydantic import ValidationError
 
 from sandpod_api.base import rfc3339
 from sandpod_gateway.api.toolsets import ToolsetName
-from sandpod_gateway.auth.api_keys import KeyEntry, KeyFile, make_key
+from sandpod_gateway.auth.api_keys import KeyEntry, KeyFile
 from sandpod_gateway.auth.key_file import change_file
+from sandpod_gateway.auth.key_management import GRACE_HOURS, NewKey, found, grace_end, new_key, successor
 from sandpod_gateway.backends.kubernetes.settings import SecretReference
 from sandpod_gateway.cli import usage
 from sandpod_gateway.cli.arguments import check_reference, kubernetes_client, wrong
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.usage.report import last_used
-
-MAX_DAYS: Final = 36_500
-MAX_GRACE: Final = 24 * 365  # hours
-GRACE_HOURS: Final = 24
-
-_LOOK: Final = "`sandpod keys list` shows the keys that there are."
 
 
 def add_parser(commands: Any) -> None:
@@ -74,15 +68,20 @@ def _create(arguments: argparse.Namespace) -> None:
         raise wrong("--tools has a name that is not a toolset.", f"Toolsets are: {', '.join(known)}.")
     scopes = {"tools": tools, "templates": _names(arguments.templates), "read_only": arguments.read_only}
     scopes |= {"tenant": arguments.tenant, "role": "admin" if arguments.admin else "user"}
-    key, entry = _made(arguments.user, arguments.name, arguments.days, scopes)
+    fresh = new_key(arguments.user, arguments.name, arguments.days, scopes)
     if arguments.file is not None or arguments.secret is not None:
-        _change(arguments, lambda keys: KeyFile(keys=[*keys.keys, entry]), make=True)
-    _print_key(arguments, key, entry)
+        _change(arguments, lambda keys: KeyFile(keys=[*keys.keys, fresh.entry]), make=True)
+    _print_key(arguments, fresh)
 
 
 def _list(arguments: argparse.Namespace) -> None:
     entries: list[KeyEntry] = []
-    _change(arguments, lambda keys: entries.extend(keys.keys))
+
+    def look(keys: KeyFile) -> KeyFile:
+        entries[:] = keys.keys
+        return keys
+
+    _change(arguments, look)
     used = _used(arguments)
     rows = [_row(entry, used.get(entry.id)) for entry in entries]
     if arguments.output == "json":
@@ -132,11 +131,11 @@ def _revoke(arguments: argparse.Namespace) -> None:
 
     def change(keys: KeyFile) -> KeyFile:
         whose = arguments.user, arguments.tenant
-        revoked[:] = [each for each in keys.keys if each.id in arguments.id or (each.user, each.tenant) == whose]
-        missing = sorted(set(arguments.id) - {entry.id for entry in revoked})
-        if missing or not revoked:
-            raise wrong(f"There is no key {', '.join(missing) or f'of user {arguments.user}'}.", _LOOK)
-        return keys.without({entry.id for entry in revoked})
+        ids = arguments.id or [each.id for each in keys.keys if (each.user, each.tenant) == whose]
+        if not ids:
+            raise wrong(f"There is no key of user {arguments.user}.", "`sandpod keys list` shows the keys there are.")
+        revoked[:] = found(keys, ids)
+        return keys.without(ids)
 
     _change(arguments, change)
     for entry in revoked:
@@ -144,44 +143,23 @@ def _revoke(arguments: argparse.Namespace) -> None:
 
 
 def _rotate(arguments: argparse.Namespace) -> None:
-    if not 0 <= arguments.grace <= MAX_GRACE:
-        raise wrong(f"--grace is 0 to {MAX_GRACE} hours.", "Correct it.")
-    made: list[tuple[str, KeyEntry]] = []
+    end, made = grace_end(arguments.grace), list[NewKey]()
 
     def change(keys: KeyFile) -> KeyFile:
-        old = next((entry for entry in keys.keys if entry.id == arguments.id), None)
-        if old is None:
-            raise wrong(f"There is no key {arguments.id}.", _LOOK)
-        if arguments.days is None and not old.is_valid(datetime.now(UTC)):
-            raise wrong(f"The key {arguments.id} has expired.", "Say with --days how long the new one is to work.")
-        key, fresh = _made(old.user, old.name, arguments.days, {})
-        expires = old.expires if arguments.days is None else fresh.expires
-        own = {"hash": fresh.hash, "created": fresh.created, "expires": expires}
-        made[:] = [(key, old.model_copy(update=own))]
-        return keys.rotated(old, made[0][1], datetime.now(UTC) + timedelta(hours=arguments.grace))
+        [old] = found(keys, [arguments.id])
+        made[:] = [successor(old, arguments.days)]
+        return keys.rotated(old, made[0].entry, end)
 
     _change(arguments, change)
-    _print_key(arguments, *made[0])
+    _print_key(arguments, made[0])
 
 
 def _names(text: str | None) -> list[str] | None:
     return None if text is None else [name for part in text.split(",") if (name := part.strip())]
 
 
-def _made(user: str, name: str, days: int | None, scopes: Mapping[str, object]) -> tuple[str, KeyEntry]:
-    if days is not None and not 1 <= days <= MAX_DAYS:
-        raise wrong(f"--days is 1 to {MAX_DAYS}.", "Correct it.")
-    try:
-        return make_key(user=user, name=name, days=days, now=datetime.now(UTC), **scopes)
-    except ValidationError as error:
-        message = (
-            "User and name have 1 to 128 characters, and tenant and templates small letters, digits and hyphens: a "
-            "tenant's name is in the server's settings, and templates are names of SandboxTemplates."
-        )
-        raise wrong(message, "Correct them.") from error
-
-
-def _print_key(arguments: argparse.Namespace, key: str, entry: KeyEntry) -> None:
+def _print_key(arguments: argparse.Namespace, made: NewKey) -> None:
+    key, entry = made
     plain = entry.model_dump(mode="json", exclude_defaults=True)
     if arguments.output == "json":
         sys.stdout.write(json.dumps({"key": key, "id": entry.id, "entry": plain}) + "\n")
@@ -192,8 +170,8 @@ def _print_key(arguments: argparse.Namespace, key: str, entry: KeyEntry) -> None
     sys.stdout.write(f"key (shown only now): {key}\nentry, {where}:\n{listing}")
 
 
-def _change(arguments: argparse.Namespace, change: Callable[[KeyFile], KeyFile | None], *, make: bool = False) -> None:
-    """Read the keys and change them, while nobody else does; where None comes of it, they stay as they are."""
+def _change(arguments: argparse.Namespace, change: Callable[[KeyFile], KeyFile], *, make: bool = False) -> None:
+    """Read the keys and change them, while nobody else does."""
     if arguments.file is not None:
         change_file(arguments.file, change, make=make)
         return

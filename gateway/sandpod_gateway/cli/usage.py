@@ -2,24 +2,18 @@
 
 import argparse
 import asyncio
-import csv
 import json
 import sys
-from collections.abc import Iterable
-from datetime import date
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, get_args
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.kubernetes.settings import UsageReference
-from sandpod_gateway.cli.arguments import check_reference, kubernetes_client, wrong
+from sandpod_gateway.cli.arguments import check_reference, kubernetes_client
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.usage.document import Document, decode
 from sandpod_gateway.usage.report import By, Report, Value, report
 from sandpod_gateway.usage.stores import USAGE, Documents, FolderStore
-
-_FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
-"""What spreadsheets take for the beginning of a formula: names are the callers' own words."""
 
 
 def add_parser(commands: Any) -> None:
@@ -38,17 +32,11 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command. Raises StartError: an argument is wrong, or usage can't be read."""
-    try:
-        since = None if arguments.since is None else date.fromisoformat(arguments.since).isoformat()
-    except ValueError as error:
-        raise wrong("--since is a day such as 2026-11-30.", "Correct it.") from error
-    found = report(read(arguments.directory, arguments.configmaps), by=arguments.by, since=since)
+    found = report(read(arguments.directory, arguments.configmaps), by=arguments.by, since=arguments.since)
     if arguments.output == "json":
         sys.stdout.write(json.dumps(found.objects()) + "\n")
     elif arguments.output == "csv":
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(found.columns)
-        writer.writerows(map(_plain, found.rows))
+        sys.stdout.write(found.csv())
     else:
         _print(found)
 
@@ -78,11 +66,6 @@ def _parsed(documents: Documents) -> list[Document]:
                 step = "Use the version of sandpod that the gateways have."
                 raise StartError(ErrorCode.INVALID_CONTENT, message, next_step=step) from error
     return found
-
-
-def _plain(row: Iterable[Value]) -> list[Value]:
-    """Return a row that no spreadsheet takes for formulas."""
-    return [f"'{each}" if isinstance(each, str) and each.startswith(_FORMULAS) else each for each in row]
 
 
 def _print(found: Report) -> None:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 from cachetools import TTLCache
@@ -20,7 +20,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 from starlette.types import Send
 
 from sandpod_gateway.api.results import ErrorCode
@@ -33,6 +33,8 @@ from sandpod_gateway.files.links import LinkHolder, Transfers
 from sandpod_gateway.http.audit import LinkAudit
 from sandpod_gateway.http.negotiation import problem
 from sandpod_gateway.usage.amounts import Account
+
+AnyRoute = TypeVar("AnyRoute", Route, Mount)
 
 # What a browser may show: nothing in it can run script.
 INLINE: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "text/plain"})
@@ -68,7 +70,10 @@ class FileRoutes:
         audited = [Middleware(LinkAudit, log=self.audit)] if self.audit.on else []
         files = Route("/files/{sandbox}/{path:path}", self._answer, methods=["GET", "HEAD", "PUT"], middleware=audited)
         archives = [f"/archives/{{sandbox}}.{form}" for form in _ARCHIVES]
-        return [files, *(Route(each, self._answer, methods=["GET"], middleware=audited) for each in archives)]
+        return [
+            with_any_name(files),
+            *(Route(each, self._answer, methods=["GET"], middleware=audited) for each in archives),
+        ]
 
     async def _answer(self, request: Request) -> Response:
         sandbox, path = request.path_params["sandbox"], request.path_params.get("path")
@@ -146,6 +151,12 @@ class FileRoutes:
         self.transfers.files.sandboxes.meter.check_bytes(holder.account, len(span))
         parts = self.transfers.read(holder, sandbox, path, version, span)
         return _Stream(_chained(await anext(parts, b""), parts), status_code=status, headers=headers)
+
+
+def with_any_name(route: AnyRoute) -> AnyRoute:
+    """Return a route whose path may have line breaks in it, as names of files may."""
+    route.path_regex = re.compile(route.path_regex.pattern, re.DOTALL)
+    return route
 
 
 class _Stream(StreamingResponse):

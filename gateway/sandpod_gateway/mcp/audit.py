@@ -32,7 +32,7 @@ _CODE: Final = ("code", "command", "script", "source_code", "cmd")
 _SHOWN: Final = frozenset(
     {
         *("context", "destination", "filename", "installation", "language", "method", "name", "network", "path"),
-        *("run_id", "session_id", "source", "template"),
+        *("pool", "run_id", "session_id", "source", "template", "tenant"),
     }
 )
 _RESULT: Final = {"sandbox": "sandbox", "run_id": "run_id", "outcome": "run_outcome", "installation": "installation"}

@@ -120,6 +120,9 @@ class CallMiddleware(Middleware):
         if tool is not None and not _only_reads(tool) and current_caller().read_only:
             message, step = f"Your key is read-only, and {name} changes something.", "Use what is listed."
             raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
+        if isinstance(tool, SetTool) and tool.admin and current_caller().role != "admin":
+            message, step = f"{name} is for administrators.", "Ask the administrator."
+            raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
         schema = tool.parameters if tool is not None else {}
         if context.message.arguments:
             _clarify(context.message.arguments, schema.get("properties", {}))

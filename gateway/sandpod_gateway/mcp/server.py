@@ -7,6 +7,7 @@ from typing import Final
 from fastmcp import FastMCP
 from fastmcp.resources import ResourceContent, ResourceResult
 from fastmcp.server.auth import AuthProvider
+from fastmcp.server.middleware import Middleware
 
 from sandpod_gateway.api.toolsets import ALL
 from sandpod_gateway.audit.log import AuditLog
@@ -61,20 +62,26 @@ _COMPAT: Final[dict[str, tuple[type[System], ...]]] = {
 }
 
 
+def create_guards(parts: Parts, audit: AuditLog, *, max_calls: int, toolsets: frozenset[str]) -> list[Middleware]:
+    """Return what every call goes through first: audit, limits and scopes, for `max_calls` of a caller at a time."""
+    # The first one sees all calls, and how they end.
+    audited = [AuditMiddleware(audit, parts.metrics)] if audit.on else []
+    return [*audited, CallMiddleware(max_calls, toolsets or ALL, parts.metrics, parts.sandboxes.meter)]
+
+
 def create_mcp(
     parts: Parts,
     *,
     version: str,
     auth: AuthProvider | None,
     compat: CompatSettings,
-    max_calls: int,
+    guards: Sequence[Middleware],
     toolsets: frozenset[str],
     facts: Mapping[str, str],
     link_files: bool,
     libraries: Sequence[str],
-    audit: AuditLog,
 ) -> FastMCP[None]:
-    """Return the server with its own `toolsets` and those of other systems, for `max_calls` of each caller at a time.
+    """Return the server with its own `toolsets` and those of other systems, behind `guards`.
 
     `auth` is None where the only caller is this machine, `facts` stand for `$name` in descriptions, and `libraries` are
     the Python libraries of the default sandbox.
@@ -87,9 +94,8 @@ def create_mcp(
         mask_error_details=True,  # unknown errors are ours to log: their texts may hold anything
         on_duplicate="replace",  # tools of other systems may take the names of ours
     )
-    if audit.on:
-        mcp.add_middleware(AuditMiddleware(audit, parts.metrics))  # the first one sees all calls, and how they end
-    mcp.add_middleware(CallMiddleware(max_calls, toolsets or ALL, parts.metrics, parts.sandboxes.meter))
+    for guard in guards:
+        mcp.add_middleware(guard)
     if toolsets:
         toolbox = Toolbox(mcp, parts, facts, link_files=link_files)
         for register in (runs.register, files.register, runs.register_background, sandboxes.register):

@@ -60,6 +60,7 @@ class SetTool(FunctionTool):
     """A tool of a toolset. Tools without one are always listed."""
 
     toolset: Toolset
+    admin: bool = False  # whether it is for administrators alone
     result: type[BaseModel]  # of a call that is not refused
 
     def get_meta(self) -> dict[str, Any]:
@@ -77,7 +78,7 @@ class Toolbox:
     link_files: bool  # whether each file that a result names is linked in a block
 
     def tool(
-        self, title: str, *, toolset: Toolset, effect: Effect, open_world: bool = False
+        self, title: str, *, toolset: Toolset, effect: Effect, open_world: bool = False, admin: bool = False
     ) -> Callable[[Callable[P, Awaitable[Result]]], Callable[P, Awaitable[ToolResult]]]:
         """Return a decorator that adds a function as a tool, with its name and docstring."""
         annotations = ToolAnnotations(**_HINTS[effect], open_world_hint=None if open_world else False)
@@ -92,7 +93,7 @@ class Toolbox:
                 "parameters": input_schema(tool.parameters, self.facts),
                 "output_schema": output_schema(model),
             }
-            self.mcp.add_tool(SetTool(**{**dict(tool), **fields}, toolset=toolset, result=model))
+            self.mcp.add_tool(SetTool(**{**dict(tool), **fields}, toolset=toolset, admin=admin, result=model))
             return answers
 
         return decorate

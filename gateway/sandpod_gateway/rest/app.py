@@ -25,6 +25,7 @@ from sandpod_gateway.api.toolsets import TOOLS
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.limits import Requests
+from sandpod_gateway.http.routes import with_any_name
 from sandpod_gateway.http.transports import standing, toolset_fault, with_key
 from sandpod_gateway.mcp.tool_results import BUG
 from sandpod_gateway.mcp.toolbox import SetTool
@@ -33,6 +34,7 @@ from sandpod_gateway.rest.events import HEADERS, run_events
 from sandpod_gateway.rest.files import METHODS, RestFiles
 from sandpod_gateway.rest.openapi import describe
 from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, RUNS, STARTED, Operation, program
+from sandpod_gateway.rest.pages import Page, is_known, tag_of
 from sandpod_gateway.rest.requests import ACTS, need_owner, read_object, while_connected
 from sandpod_gateway.rest.terminal import TERMINAL, RestTerminals
 from sandpod_gateway.runs.background import BackgroundRuns
@@ -43,6 +45,7 @@ Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 
 MAX_DESCRIPTIONS: Final = 64
 MAX_DIGITS: Final = 18  # of a cursor
+IDEMPOTENCY_KEY: Final = "idempotency-key"
 EVENT_STREAM: Final = "text/event-stream"
 _RUN: Final = Operation("POST", RUNS, "")
 
@@ -53,6 +56,7 @@ class Rest:
     def __init__(
         self,
         mcp: FastMCP[Any],
+        own: FastMCP[Any],
         background: BackgroundRuns,
         requests: Requests,
         files: RestFiles,
@@ -67,6 +71,7 @@ class Rest:
         self._descriptions: LRUCache[tuple[str, ...], Response] = LRUCache(MAX_DESCRIPTIONS)
         self._files = files
         self._mcp = mcp
+        self._own = own  # the operations that REST alone has
         self._background = background
         self._requests = requests
         self._version = version
@@ -80,7 +85,7 @@ class Rest:
         endpoints[FILE].update(dict.fromkeys(METHODS, self._files.answer))
         routes = [
             # A file's path may hold slashes.
-            Route(path.replace("{path}", "{path:path}"), partial(_coded, of), methods=list(of))
+            with_any_name(Route(path.replace("{path}", "{path:path}"), partial(_coded, of), methods=list(of)))
             for path, of in endpoints.items()
         ]
         routes.append(Route("/openapi.json", self._described))
@@ -110,17 +115,25 @@ class Rest:
         need_owner(request)
         with ExitStack() as held:
             given: dict[str, Any] = dict(request.query_params)
-            if operation.method == "POST":
+            page = None
+            if operation.listing is not None:
+                page = Page.asked(operation.listing, given, request.headers.get("accept", ""))
+            if operation.has_body:
                 given = await read_object(request, self._requests, held)
             if operation.tool == "install_packages" and "wait" not in given:
                 given["wait"] = 0
-            return await self._call(request, operation, operation.tool, {**given, **request.path_params})
+            if operation.tool == "create_sandbox" and IDEMPOTENCY_KEY in request.headers:
+                given.setdefault("name", request.headers[IDEMPOTENCY_KEY])  # one name is one sandbox
+            result = await self._result(request, operation.tool, {**given, **request.path_params})
+            if page is None or result.is_error:
+                return answers.answer(result, operation)
+            return page.answer(request, dict(result.structured_content or {}))
 
     async def _run(self, request: Request) -> Response:
         need_owner(request)
         with ExitStack() as held:
             given = await read_object(request, self._requests, held)
-            if (key := request.headers.get("idempotency-key")) is not None:
+            if (key := request.headers.get(IDEMPOTENCY_KEY)) is not None:
                 given.setdefault("idempotency_key", key)
             if "respond-async" in request.headers.get("prefer", ""):
                 return await self._call(request, STARTED, STARTED.tool, given)
@@ -131,11 +144,12 @@ class Rest:
         return answers.answer(await self._result(request, tool, arguments), operation)
 
     async def _result(self, request: Request, tool: str, arguments: dict[str, Any]) -> ToolResult:
-        if not isinstance(await self._mcp.get_tool(tool), SetTool):  # it is off, or another system's of that name
+        servers = [each for each in (self._mcp, self._own) if isinstance(await each.get_tool(tool), SetTool)]
+        if not servers:  # it is off, or another system's of that name
             message, step = f"This server has no operation {tool}.", f"See {PREFIX}/openapi.json for what there is."
             raise SandpodError(ErrorCode.NOT_FOUND, message, next_step=step)
         request.scope[ACTS].append(tool)
-        result: ToolResult = await while_connected(request, self._mcp.call_tool(tool, arguments))
+        result: ToolResult = await while_connected(request, servers[0].call_tool(tool, arguments))
         return result
 
     async def _events(self, request: Request) -> ASGIApp:
@@ -166,13 +180,17 @@ class Rest:
         auth = self._mcp.auth
         return auth is None or await auth.verify_token(authorization.partition(" ")[2]) is not None
 
-    async def _described(self, _: Request) -> Response:
-        tools = await self._mcp.list_tools()
+    async def _described(self, request: Request) -> Response:
+        tools = [*await self._mcp.list_tools(), *await self._own.list_tools()]
         names = tuple(tool.name for tool in tools)
         if names not in self._descriptions:
-            described = describe(tools, self._version, keyed=self._mcp.auth is not None)
-            self._descriptions[names] = JSONResponse(described)
-        return self._descriptions[names]
+            made = JSONResponse(describe(tools, self._version, keyed=self._mcp.auth is not None))
+            made.headers["ETag"] = tag_of(bytes(made.body))
+            self._descriptions[names] = made
+        answer = self._descriptions[names]
+        if is_known(request.headers, answer.headers["etag"]):
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": answer.headers["etag"]})
+        return answer
 
 
 async def _coded(endpoints: Mapping[str, Endpoint], request: Request) -> ASGIApp:

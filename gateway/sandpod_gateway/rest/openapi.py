@@ -8,15 +8,43 @@ from fastmcp.tools.base import Tool
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from sandpod_gateway.api.run_results import RunResult
+from sandpod_gateway.api.run_results import RunOutput, RunResult
 from sandpod_gateway.mcp.toolbox import SetTool
 from sandpod_gateway.rest.answers import PROBLEM, ProblemDetails
-from sandpod_gateway.rest.operations import EVENTS, OPERATIONS, PREFIX, RUNS, STARTED, Operation
+from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, RUNS, STARTED, Operation
+from sandpod_gateway.rest.pages import LIMIT, MAX_LIMIT
 
 Schema = dict[str, Any]
 
 _REF: Final = "#/components/schemas/{model}"
 _PART: Final = re.compile(r"{(\w+)}")
+_PAGED: Final[dict[str, Schema]] = {
+    "limit": {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": MAX_LIMIT,
+        "default": LIMIT,
+        "description": "Most entries to return.",
+    },
+    "cursor": {"type": "string", "description": "`next` of the page before."},
+}
+_FORMAT: Final[dict[str, Schema]] = {
+    "format": {"type": "string", "enum": ["json", "csv"], "description": "Default: as the header Accept says, or json."}
+}
+_NEXT: Final = {"type": ["string", "null"], "description": "`cursor` of the next page; null on the last one."}
+_PICTURES: Final = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"mime_type": {"type": "string"}, "data_base64": {"type": "string"}},
+        "required": ["mime_type", "data_base64"],
+    },
+    "description": "Figures, where there are some.",
+}
+_HEADERS: Final[dict[str, Schema]] = {
+    "ETag": {"schema": {"type": "string"}, "description": "For If-None-Match, which is answered 304 without change."},
+    "Link": {"schema": {"type": "string"}, "description": "The next page, as rel=next."},
+}
 _KEYS: Final = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -29,6 +57,8 @@ def describe(listed: Sequence[Tool], version: str, *, keyed: bool) -> Schema:
     models: set[type[BaseModel]] = {tool.result for tool in tools.values()} | {ProblemDetails, RunResult}
     wanted: Any = [(model, "serialization") for model in models]
     _, components = models_json_schema(wanted, ref_template=_REF)
+    for model in {RunResult, RunOutput} & models:
+        components["$defs"][model.__name__]["properties"]["pictures"] = _PICTURES
     paths: dict[str, dict[str, Schema]] = {}
     for operation in (*OPERATIONS, STARTED):
         if (tool := tools.get(operation.tool)) is not None:
@@ -38,6 +68,8 @@ def describe(listed: Sequence[Tool], version: str, *, keyed: bool) -> Schema:
         _add_run(paths[RUNS]["post"])
     if "/runs/{run_id}" in paths:
         paths[EVENTS] = {"get": _events(paths["/runs/{run_id}"]["get"])}
+    if "create_link" in tools:  # the toolset of files as they are
+        paths.setdefault(FILE, {}).update(_file())
     return {
         "openapi": "3.1.0",
         "info": {"title": "Sandpod", "version": version},
@@ -55,18 +87,24 @@ def _operation(operation: Operation, tool: SetTool) -> Schema:
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}, **_words(properties.get(name, {}))}
         for name in inside
     ]
+    listing = operation.listing
     rest = {name: schema for name, schema in properties.items() if name not in inside}
+    if listing is not None:
+        rest |= _PAGED | (_FORMAT if listing.csv else {})
     described: Schema = {
         "operationId": operation.tool,
+        **({"tags": ["administrators"]} if tool.admin else {}),
         "summary": tool.title,
         "description": tool.description,
         "parameters": parts,
         "responses": {
-            str(int(operation.status)): _response(operation.status.phrase, "application/json", _ref(tool.result)),
+            str(int(operation.status)): _answer(operation, tool.result),
             "default": _response("Refused", PROBLEM, _ref(ProblemDetails)),
         },
     }
-    if operation.method == "POST":
+    if operation.tool == "create_sandbox":
+        parts.append({"name": "Idempotency-Key", "in": "header", "schema": {"type": "string"}})
+    if operation.has_body:
         needed = [name for name in required if name not in inside]
         body = {"type": "object", "properties": rest, "additionalProperties": False, "required": needed}
         described["requestBody"] = {"required": bool(needed), "content": {"application/json": {"schema": body}}}
@@ -76,6 +114,20 @@ def _operation(operation: Operation, tool: SetTool) -> Schema:
             for name, schema in rest.items()
         )
     return described
+
+
+def _answer(operation: Operation, model: type[BaseModel]) -> Schema:
+    """Describe an answer; a page of a list has what the tool's result has not."""
+    if (listing := operation.listing) is None:
+        return _response(operation.status.phrase, "application/json", _ref(model))
+    whole = model.model_json_schema(mode="serialization", ref_template=_REF)
+    whole.pop("$defs", None)
+    # On the page itself: a schema that is closed can't be added to.
+    whole["properties"] = {**whole["properties"], "next": _NEXT}
+    described = _response(operation.status.phrase, "application/json", whole)
+    if listing.csv:
+        described["content"]["text/csv"] = {"schema": {"type": "string"}}
+    return {**described, "headers": _HEADERS}
 
 
 def _ref(model: type[BaseModel]) -> Schema:
@@ -102,6 +154,40 @@ def _add_run(described: Schema) -> None:
         {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string"}},
     ]
     described["responses"]["200"] = _response("OK", "application/json", _ref(RunResult))
+
+
+def _file() -> dict[str, Schema]:
+    """Describe how a file is read and written as it is."""
+    parts = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in _PART.findall(FILE)
+    ]
+    content: Schema = {"application/octet-stream": {"schema": {}}}
+    refused = {"default": _response("Refused", PROBLEM, _ref(ProblemDetails))}
+    of_file = {"type": "string"}
+    written = {"type": "object", "properties": {"sandbox": of_file, "path": of_file, "size": {"type": "integer"}}}
+    read: Schema = {
+        "operationId": "download_file",
+        "summary": "Read a file as it is",
+        "parameters": [
+            *parts,
+            {"name": "Range", "in": "header", "schema": {"type": "string"}, "example": "bytes=0-99"},
+        ],
+        "responses": {
+            "200": {"description": "OK", "content": {"*/*": {"schema": {}}}},
+            "206": {"description": "The part that was asked for", "content": {"*/*": {"schema": {}}}},
+            "416": {"description": "The file has no such part"},
+            **refused,
+        },
+    }
+    write: Schema = {
+        "operationId": "upload_file_as_is",
+        "summary": "Write a file as it is",
+        "description": "The file appears whole or not at all.",
+        "parameters": parts,
+        "requestBody": {"required": True, "content": content},
+        "responses": {"201": _response("Created", "application/json", written), **refused},
+    }
+    return {"get": read, "put": write}
 
 
 def _events(read: Schema) -> Schema:

@@ -1,12 +1,16 @@
 """What was used, as rows for people and spreadsheets. Pure."""
 
-from collections.abc import Iterable
+import csv
+import io
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Final, Literal
 
-from sandpod_gateway.usage.amounts import SECOND, Amounts
-from sandpod_gateway.usage.document import Document, merged
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.usage.amounts import SECOND, Account, Amounts
+from sandpod_gateway.usage.document import Document, counting, merged
 
 By = Literal["key", "user", "tenant", "sandbox"]
 
@@ -29,6 +33,9 @@ _AMOUNTS: Final = (
     "calls",
 )
 
+_FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
+"""What spreadsheets take for the beginning of a formula: names are the callers' own words."""
+
 Value = str | int | float
 
 
@@ -39,29 +46,58 @@ class Report:
     columns: tuple[str, ...]
     rows: list[tuple[Value, ...]]
 
+    def csv(self) -> str:
+        """Return the rows as CSV (RFC 4180, but with plain line feeds) in which no spreadsheet finds a formula."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows(map(_harmless, self.rows))
+        return out.getvalue()
+
     def objects(self) -> list[dict[str, Value]]:
         """Return the rows by the names of their columns."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
-def report(documents: Iterable[Document], *, by: By = "user", since: str | None = None) -> Report:
-    """Return what was used by day and user (or key or tenant), or by sandbox, since a day (as 2026-11-30, UTC)."""
-    whole = merged(documents)
+def report(
+    documents: Iterable[Document],
+    *,
+    by: By = "user",
+    since: str | None = None,
+    counts: Callable[[Account], bool] = lambda _: True,
+) -> Report:
+    """Return what accounts that count used by day and user (or key or tenant), or by sandbox.
+
+    `since` is a day, as 2026-11-30 (UTC). Raises SandpodError (invalid_argument): it is none.
+    """
+    first, whole = _day(since), merged(documents)
     sums: dict[tuple[Value, ...], Amounts] = {}
     if by == "sandbox":
         for name, use in whole.sandboxes.items():
             claimed = datetime.fromtimestamp(use.began / SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            if since is None or claimed >= since:
+            if claimed >= first and counts(use.account):
                 live = "yes" if use.until is not None else "no"
                 sums[claimed, *use.account, name, use.template, live] = use.amounts
     else:
         width = len(_NAMES[by])
         for (day, account), amounts in whole.rows.items():
-            if since is None or day >= since:
+            if day >= first and counts(account):
                 sums.setdefault((day, *account)[:width], Amounts()).add(amounts)
     amounts_of = _AMOUNTS[:-1] if by == "sandbox" else _AMOUNTS  # calls are of callers, not of sandboxes
     rows = [(*names, *_plain(sums[names])[: len(amounts_of)]) for names in sorted(sums)]
     return Report((*_NAMES[by], *amounts_of), rows)
+
+
+def _day(text: str | None) -> str:
+    try:
+        return "" if text is None else date.fromisoformat(text).isoformat()
+    except ValueError as error:
+        message, step = "since is a day such as 2026-11-30.", "Correct it."
+        raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step) from error
+
+
+def _harmless(row: Iterable[Value]) -> list[Value]:
+    return [f"'{each}" if isinstance(each, str) and each.startswith(_FORMULAS) else each for each in row]
 
 
 def _plain(amounts: Amounts) -> tuple[Value, ...]:
@@ -72,4 +108,8 @@ def _plain(amounts: Amounts) -> tuple[Value, ...]:
 
 def last_used(documents: Iterable[Document]) -> dict[str, datetime]:
     """Return when keys were used last, to the minute, by their ids."""
-    return {key_id: datetime.fromtimestamp(minute * 60, UTC) for key_id, minute in merged(documents).keys.items()}
+    minutes: dict[str, int] = {}
+    for document in counting(documents):
+        for key_id, minute in document.keys.items():
+            minutes[key_id] = max(minute, minutes.get(key_id, 0))
+    return {key_id: datetime.fromtimestamp(minute * 60, UTC) for key_id, minute in minutes.items()}

@@ -31,6 +31,7 @@ class KubeServer:
         self.tokens: set[str] = set()
         self.touches: list[Json] = []
         self.secrets: dict[str, Json] = {}
+        self.pools: dict[str, Json] = {}
         self._sockets: list[web.WebSocketResponse] = []
         self._events: list[Json] = []
         self._watchers: list[asyncio.Queue[Json]] = []
@@ -71,6 +72,8 @@ class KubeServer:
         app.router.add_post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", self._review)
         app.router.add_get(f"{_PREFIX}/{names.TEMPLATES}", self._templates)
         app.router.add_get(f"{_PREFIX}/{names.TEMPLATES}/{{name}}", self._template)
+        app.router.add_get(f"{_PREFIX}/{names.POOLS}", self._pools)
+        app.router.add_patch(f"{_PREFIX}/{names.POOLS}/{{name}}/scale", self._scale)
         app.router.add_get(f"{_PREFIX}/{names.SANDBOXES}", self._sandboxes)
         app.router.add_get(f"{_PREFIX}/{names.SANDBOXES}/{{name}}", self._get)
         app.router.add_patch(f"{_PREFIX}/{names.SANDBOXES}/{{name}}", self._patch)
@@ -91,6 +94,19 @@ class KubeServer:
 
     async def _template(self, request: web.Request) -> web.Response:
         return web.json_response(await self.api.get(names.TEMPLATES, request.match_info["name"]))
+
+    async def _pools(self, _: web.Request) -> web.Response:
+        return web.json_response({"items": list(self.pools.values()), "metadata": {}})
+
+    async def _scale(self, request: web.Request) -> web.Response:
+        pool = self.pools.get(request.match_info["name"])
+        if pool is None:
+            raise RefusedError(404, "NotFound", "no such pool")
+        change = await request.json()
+        assert change.keys() == {"spec"}
+        assert change["spec"].keys() == {"replicas"}
+        pool["spec"] |= change["spec"]
+        return web.json_response({"kind": "Scale", "spec": change["spec"]})
 
     async def _sandboxes(self, request: web.Request) -> web.StreamResponse:
         if "watch" not in request.query:

@@ -62,8 +62,10 @@ The gateway's settings file: `gateway.config` and what follows from other values
 {{- end -}}
 {{- $_ := set $settings.kubernetes "sign_in_secrets" $references -}}
 {{- end -}}
+{{- $auth := dict "change_keys" .Values.auth.changeKeys -}}
 {{- if .Values.auth.oidcClientSecret -}}
-{{- $_ := set $settings "auth" (dict "oidc" (dict "client_secret_file" "/etc/sandpod/oidc/client_secret")) -}}
+{{- $_ := set $auth "oidc" (dict "client_secret_file" "/etc/sandpod/oidc/client_secret") -}}
 {{- end -}}
+{{- $_ := set $settings "auth" $auth -}}
 {{- toYaml (mergeOverwrite $settings (deepCopy .Values.gateway.config)) -}}
 {{- end -}}

@@ -19,8 +19,16 @@ from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.types import exec_command
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends.base import MAX_TEMPLATES, ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
-from sandpod_gateway.backends.kubernetes.cache.records import template_info, to_record
+from sandpod_gateway.backends.base import (
+    MAX_TEMPLATES,
+    ByteStream,
+    ClaimRequest,
+    PoolRecord,
+    SandboxRecord,
+    TemplateInfo,
+    no_such_pool,
+)
+from sandpod_gateway.backends.kubernetes.cache.records import pool_record, template_info, to_record
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore, SandboxWatch
 from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
 from sandpod_gateway.backends.kubernetes.claims.readiness import Background
@@ -118,6 +126,26 @@ class KubernetesBackend:
         with translated("the templates were listed"):
             page = await self._open.cluster.list_page(names.TEMPLATES, {"limit": str(MAX_TEMPLATES)})
         return tuple(filter(None, map(template_info, page.get("items", []))))
+
+    async def pools(self, owner: str) -> tuple[PoolRecord, ...]:  # noqa: ARG002 - the same for all
+        """Return the pools of the namespace; ones that this version does not understand are left out."""
+        with translated("the pools were listed"):
+            page = await self._open.cluster.list_page(names.POOLS, {"limit": str(MAX_TEMPLATES)})
+        return tuple(filter(None, map(pool_record, page.get("items", []))))
+
+    async def scale_pool(self, owner: str, name: str, replicas: int) -> None:  # noqa: ARG002 - the same for all
+        """Write the pool's scale, and nothing else of it; see `base.Backend.scale_pool`."""
+        if not self._settings.scale_pools:
+            message, step = "Pools are not scaled by callers.", "Use kubectl, or set kubernetes.scale_pools."
+            raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
+        if not names.is_dns_label(name):
+            raise no_such_pool(name)
+        with translated("a pool was scaled"):
+            try:
+                change = {"spec": {"replicas": replicas}}
+                await self._open.cluster.merge_patch(names.POOLS, f"{name}/scale", change)
+            except NotFoundError as error:
+                raise no_such_pool(name) from error
 
     def link_store(self) -> SharedSecret | None:
         """Return the Secret of the settings; None when they name none."""

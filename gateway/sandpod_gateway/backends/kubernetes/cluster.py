@@ -18,22 +18,25 @@ from sandpod_gateway.errors import SandpodError, StartError
 from sandpod_kube.client import KubeClient
 from sandpod_kube.configuration import load
 from sandpod_kube.errors import ClusterError, ConfigError, NotFoundError, RefusedError
-from sandpod_kube.resources import PODS, SANDBOXES, SECRETS, TEMPLATES
+from sandpod_kube.resources import PODS, POOLS, SANDBOXES, SECRETS, TEMPLATES
 
 logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT: Final = 15.0
 """Seconds for one request. Claims take milliseconds; what takes longer than this is not going to answer."""
-_RESOURCES: Final = {resource.plural: resource for resource in (SANDBOXES, TEMPLATES, PODS, SECRETS)}
+_RESOURCES: Final = {resource.plural: resource for resource in (SANDBOXES, TEMPLATES, POOLS, PODS, SECRETS)}
 RIGHTS: Final = (
     *((verb, names.SANDBOXES, "") for verb in ("get", "list", "watch", "create", "patch", "delete")),
     *((verb, names.TEMPLATES, "") for verb in ("get", "list")),
+    ("list", names.POOLS, ""),
     # A WebSocket exec is a GET; API servers from 1.35 on ask for `create` too, as for any other exec.
     *((verb, PODS.plural, "exec") for verb in ("get", "create")),
 )
 """All that the gateway may do in the namespace: verb, resource, subresource. Its Role holds this and no more."""
 SECRET_RIGHTS: Final = tuple((verb, SECRETS.plural, "") for verb in ("get", "create"))
 """As above, where sandboxes may have secrets."""
+SCALE_RIGHTS: Final = (("patch", names.POOLS, "scale"),)
+"""As above, where administrators may scale pools."""
 _REVIEWS: Final = "authorization.k8s.io/v1"
 
 Json = dict[str, Any]
@@ -54,7 +57,11 @@ class Cluster:
         """Read the configuration; no request is made. Raises ConfigError: there is no usable one."""
         configuration = await load(settings.kubeconfig, settings.context)
         client = KubeClient(configuration, manager="sandpod-gateway", timeout=REQUEST_TIMEOUT)
-        rights = (*RIGHTS, *SECRET_RIGHTS) if settings.secrets else RIGHTS
+        rights = (
+            *RIGHTS,
+            *(SECRET_RIGHTS if settings.secrets else ()),
+            *(SCALE_RIGHTS if settings.scale_pools else ()),
+        )
         return cls(client, settings.namespace or client.namespace or "default", rights)
 
     async def close(self) -> None:

@@ -16,7 +16,7 @@ from sandpod_gateway.auth.api_keys import KeyFile, parse_keys
 from sandpod_gateway.auth.links import Stored
 from sandpod_gateway.backends.kubernetes.cluster import Cluster, start_error, translated
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
-from sandpod_gateway.errors import StartError
+from sandpod_gateway.errors import SandpodError
 from sandpod_kube.client import KubeClient
 from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError
 from sandpod_kube.follow import follow
@@ -111,38 +111,51 @@ class KeySecret:
                 async for secrets in found:
                     use(await self._parsed(secrets))
 
+    async def change(self, change: Callable[[KeyFile], KeyFile]) -> KeyFile:
+        """Replace the keys; see `KeySource.change`. The Secret must be there, since the gateway can't make one."""
+        with translated("the API keys were changed"):
+            return await _changed(self._cluster().client, f"{self._namespace}/{self._name}", change, make=False)
+
     async def _parsed(self, secrets: list[dict[str, Any]]) -> KeyFile:
         secret = secrets[0] if secrets else None
         return await asyncio.to_thread(_keys, secret, f"{self._namespace}/{self._name}")  # thousands take a while
 
 
-async def change_keys(reference: str, change: Callable[[KeyFile], KeyFile | None], *, make: bool) -> None:
+async def change_keys(reference: str, change: Callable[[KeyFile], KeyFile], *, make: bool) -> None:
     """Change the API keys in a Secret (namespace/name), with the rights of the caller's kubeconfig.
 
-    `change` is called anew when somebody else was quicker; None leaves the keys as they are. With `make`, a Secret that
-    is not there yet is made. Raises StartError: the cluster can't be used; or what `change` raises.
+    With `make`, a Secret that is not there yet is made. Raises StartError: the cluster can't be used; or as `_changed`.
     """
-    namespace, _, name = reference.partition("/")
     cluster = None
     try:
-        cluster = await Cluster.connect(KubernetesSettings(namespace=namespace))
-        for _ in range(MAX_TRIES):
-            with contextlib.suppress(ConflictError):
-                secret = await _read(cluster.client, namespace, name)
-                if secret is None and not make:
-                    step = "With the chart's defaults it is sandpod/sandpod-keys; `sandpod keys create` makes it."
-                    raise StartError(ErrorCode.NOT_FOUND, f"There is no Secret {reference}.", next_step=step)
-                keys = change(_keys(secret, reference))
-                if keys is not None:
-                    await _write(cluster.client, namespace, name, secret, keys)
-                return
-        message, step = f"Secret {reference} was changed by others again and again.", "Try again."
-        raise StartError(ErrorCode.BACKEND_ERROR, message, next_step=step)
+        cluster = await Cluster.connect(KubernetesSettings(namespace=reference.partition("/")[0]))
+        await _changed(cluster.client, reference, change, make=make)
     except ClusterError as error:
         raise start_error(error, cluster) from error
     finally:
         if cluster is not None:
             await cluster.close()
+
+
+async def _changed(client: KubeClient, reference: str, change: Callable[[KeyFile], KeyFile], *, make: bool) -> KeyFile:
+    """Change the keys and return them; `change` is called anew when somebody else was quicker.
+
+    Raises SandpodError: there is no Secret, or others change it again and again; or what `change` raises.
+    """
+    namespace, _, name = reference.partition("/")
+    for _ in range(MAX_TRIES):
+        with contextlib.suppress(ConflictError):
+            secret = await _read(client, namespace, name)
+            if secret is None and not make:
+                step = "With the chart's defaults it is sandpod/sandpod-keys; `sandpod keys create` makes it."
+                raise SandpodError(ErrorCode.NOT_FOUND, f"There is no Secret {reference}.", next_step=step)
+            old = await asyncio.to_thread(_keys, secret, reference)
+            keys = change(old)
+            if keys is not old:
+                await _write(client, namespace, name, secret, keys)
+            return keys
+    message, step = "The keys were changed by others again and again.", "Try again."
+    raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, message, next_step=step)
 
 
 async def _read(client: KubeClient, namespace: str, name: str) -> dict[str, Any] | None:
@@ -153,7 +166,7 @@ async def _read(client: KubeClient, namespace: str, name: str) -> dict[str, Any]
 
 
 async def _write(client: KubeClient, namespace: str, name: str, old: dict[str, Any] | None, keys: KeyFile) -> None:
-    data = {KEYS_ENTRY: base64.b64encode(keys.dump()).decode()}
+    data = {KEYS_ENTRY: base64.b64encode(await asyncio.to_thread(keys.dump)).decode()}
     if old is None:
         await client.create(SECRETS, {**SECRETS.header, "metadata": {"name": name}, "data": data}, namespace)
     else:

@@ -58,6 +58,10 @@ class KubernetesSettings(StrictModel):
     secrets: bool = False
     """Whether sessions and templates may have secrets; the chart sets it. Their values are Secrets in the sandboxes'
     namespace, which the gateway needs the right to create and to read by name."""
+    scale_pools: bool = False
+    """Whether administrators may scale pools by the REST API. In the chart this also gives the gateway the right to
+    patch the pools' subresource `scale`, and no more of them; an autoscaler or the next upgrade may set another
+    number."""
     default_template: Name = "default"
     """SandboxTemplate of callers that name none; the chart's own template has this name."""
     cold_start: bool = True

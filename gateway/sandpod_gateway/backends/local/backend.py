@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from pydantic import ValidationError
+
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends.base import ByteStream
+from sandpod_gateway.backends.base import ByteStream, PoolRecord, invalid, no_such_pool
 from sandpod_gateway.backends.local import bwrap, seccomp
 from sandpod_gateway.backends.local import host as local_host
 from sandpod_gateway.backends.local.host import NO_LINUX, bubblewrap_failed, no_isolation
@@ -79,6 +81,11 @@ class WarmPool:
             await taken.end()
         return None
 
+    def resize(self, size: int) -> None:
+        """Have so many from now on."""
+        self.size = size
+        self._wanted.set()
+
     def __len__(self) -> int:
         return sum(not waiting.ended for waiting in self._ready)
 
@@ -89,6 +96,8 @@ class WarmPool:
             try:
                 while len(self._ready) < self.size:
                     self._ready.append(await self.start())
+                while len(self._ready) > self.size:
+                    await self._ready.pop().end()
             except (SandpodError, OSError) as error:
                 logger.warning("can't start a sandbox to have ready: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -135,6 +144,22 @@ class LocalBackend(InProcessBackend):
     def warm(self) -> dict[tuple[str, str], int]:
         """Return how many sandboxes wait for a claim, by tenant (here the default one) and template."""
         return {("", self._settings.template): len(self._pool)}
+
+    async def pools(self, owner: str) -> tuple[PoolRecord, ...]:  # noqa: ARG002 - the same for all
+        """Return the one pool."""
+        pool, template = self._pool, self._settings.template
+        ready = len(pool)
+        return (PoolRecord(name=template, template=template, replicas=pool.size, existing=ready, ready=ready),)
+
+    async def scale_pool(self, owner: str, name: str, replicas: int) -> None:  # noqa: ARG002 - the same for all
+        """Have so many sandboxes ready until the server ends; see `base.Backend.scale_pool`."""
+        if name != self._settings.template:
+            raise no_such_pool(name)
+        try:
+            LocalSettings.model_validate({**self._settings.model_dump(), "warm": replicas})
+        except ValidationError as error:
+            raise invalid("There can't be so many.", "Choose 0 to 64; at least 1 without local.cold_start.") from error
+        self._pool.resize(replicas)
 
     async def _launch(self, *, may_make: bool) -> LocalProcess | None:
         return await self._pool.take() or (await self._start() if may_make else None)

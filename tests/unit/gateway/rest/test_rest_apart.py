@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from sandpod_gateway.api.run_results import RunOutput
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.audit.settings import AuditSettings
 from sandpod_gateway.content import Answer
+from sandpod_gateway.http import attempts
 from sandpod_gateway.rest.events import run_events
 from sandpod_gateway.rest.files import METHODS
 from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, STARTED
@@ -57,49 +59,65 @@ async def place(folder: Path, **settings: Any) -> AsyncIterator[Place]:
 
 def filled(path: str, sandbox: str) -> str:
     return path.format(
-        sandbox=sandbox, run_id=f"{sandbox}.run-0123456789abcdef", path="a", context="c", installation="i"
+        sandbox=sandbox,
+        run_id=f"{sandbox}.run-0123456789abcdef",
+        key_id="0" * 16,
+        pool="default",
+        path="a",
+        context="c",
+        installation="i",
     )
 
 
 def body(method: str) -> dict[str, Any]:
     known = {"code": "print(1)", "path": "a", "source": "a", "destination": "b", "packages": ["six"]}
-    return {"content": b"x"} if method == "PUT" else {"json": known} if method == "POST" else {}
+    return {"content": b"x"} if method == "PUT" else {"json": known} if method in {"POST", "PATCH"} else {}
 
 
 @pytest.mark.promise("key-required")
-@pytest.mark.parametrize(("method", "path"), ROUTES)
-async def test_nothing_is_answered_without_a_valid_key(tmp_path: Path, method: str, path: str) -> None:
+async def test_nothing_is_answered_without_a_valid_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "FREE", 10_000)  # refusals that are answered at once: these are many
+    credentials: list[dict[str, str]] = [{}, {"authorization": "Bearer no"}, {"x-api-key": "no"}]
     async with place(tmp_path) as here:
-        for headers in ({}, {"authorization": "Bearer no"}, {"x-api-key": "no"}):
+        for (method, path), headers in product(ROUTES, credentials):
             answer = await here.send(None, method, filled(path, "default"), headers=headers, **body(method))
-            assert answer.status_code == 401
+            assert answer.status_code == 401, (method, path)
             assert answer.headers["www-authenticate"].startswith("Bearer")
             assert method == "HEAD" or answer.json()["error"] == "unauthorized"
 
 
 @pytest.mark.promise("owners-apart")
-@pytest.mark.parametrize(("method", "path"), [each for each in ROUTES if re.search("{sandbox}|{run_id}", each[1])])
-async def test_anothers_sandbox_is_told_from_none_by_nothing(tmp_path: Path, method: str, path: str) -> None:
+async def test_anothers_sandbox_is_told_from_none_by_nothing(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         theirs = (await here.send("ann", "POST", "/sandboxes", json={"name": "hers"})).json()["sandbox"]
         absent = theirs[:-4] + ("0000" if not theirs.endswith("0000") else "1111")
-        seen = []
-        for name in (theirs, absent):
-            answer = await here.send("eve", method, filled(path, name), **body(method))
-            assert answer.status_code in {400, 404}
-            seen.append((answer.status_code, answer.text.replace(name, "NAME"), answer.headers.get("content-type")))
-        assert seen[0] == seen[1]
+        for method, path in (each for each in ROUTES if re.search("{sandbox}|{run_id}", each[1])):
+            seen = []
+            for name in (theirs, absent):
+                answer = await here.send("eve", method, filled(path, name), **body(method))
+                assert answer.status_code in {400, 404}, (method, path)
+                seen.append((answer.status_code, answer.text.replace(name, "NAME"), answer.headers.get("content-type")))
+            assert seen[0] == seen[1], (method, path)
 
 
 @pytest.mark.promise("key-scopes")
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [each for each in ROUTES if each[0] in {"POST", "PUT", "DELETE"} and each[1] != "/sandboxes/{sandbox}/archives"],
-)
-async def test_a_read_only_key_changes_nothing(tmp_path: Path, method: str, path: str) -> None:
+async def test_a_read_only_key_changes_nothing(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
-        answer = await here.send("reader", method, filled(path, "default"), **body(method))
-        assert (answer.status_code, answer.json()["error"]) == (403, "forbidden")
+        for method, path in ROUTES:
+            if method not in {"GET", "HEAD"} and path != "/sandboxes/{sandbox}/archives":
+                answer = await here.send("reader", method, filled(path, "default"), **body(method))
+                assert (answer.status_code, answer.json()["error"]) == (403, "forbidden"), (method, path)
+
+
+@pytest.mark.promise("key-scopes")
+async def test_what_is_for_administrators_is_refused_to_all_others(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        paths = (await here.send("ann", "GET", "/openapi.json")).json()["paths"]
+        known = {(method.upper(), path) for path, of in paths.items() for method in of if "tags" in of[method]}
+        assert known == {("GET", "/pools"), ("PATCH", "/pools/{pool}")}
+        for method, path in known:
+            answer = await here.send("ann", method, filled(path, "default"), **body(method))
+            assert (answer.status_code, answer.json()["error"]) == (403, "forbidden"), (method, path)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +199,8 @@ async def test_an_address_says_which_methods_it_takes(tmp_path: Path) -> None:
             known = {method for method, other in ROUTES if other == path}
             assert (answer.status_code, set(answer.headers["allow"].split(", ")) - {"HEAD"}) == (405, known - {"HEAD"})
         assert (await here.send("ann", "HEAD", "/sandboxes")).status_code == 200
-        assert (await here.send("ann", "GET", "/nothing")).json()["error"] == "not_found"
+        for path in ("/nothing", "/no%0Athing", "/sandboxes/default/files/a%0Ab%0A"):
+            assert (await here.send("ann", "GET", path)).json()["error"] in {"not_found", "session_not_found"}, path
 
 
 @pytest.mark.promise("audit-recorded")

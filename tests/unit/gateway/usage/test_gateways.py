@@ -211,6 +211,6 @@ def test_table_has_a_row_for_each_sandbox(usage: Any) -> None:
 
 
 def test_wrong_arguments_of_the_report_are_refused(usage: Any, folder: Path) -> None:
-    assert "--since is a day such as 2026-11-30." in usage("--since", "yesterday", code=main.EXIT_REFUSED)
+    assert "since is a day such as 2026-11-30." in usage("--since", "yesterday", code=main.EXIT_REFUSED)
     (folder / f"{USAGE}x.json").write_text("{}")
     assert "usage-x can't be read" in usage(code=main.EXIT_REFUSED)

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from sandpod_api import names
 from sandpod_api.conditions import Condition, ConditionType, find, is_true
-from sandpod_api.types import Sandbox, SandboxTemplate, parse_quantity
-from sandpod_gateway.backends.base import SandboxRecord, Status, TemplateInfo
+from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate, parse_quantity
+from sandpod_gateway.backends.base import PoolRecord, SandboxRecord, Status, TemplateInfo
 
 _ENDED: Final = frozenset({"Failed", "Expired"})
 
@@ -104,6 +104,23 @@ def template_info(body: Mapping[str, Any]) -> TemplateInfo | None:
         workspace_max=workspace_max(template),
         persistent=spec.workspace.persistent or spec.workspace_limits.persistent,
         memory=int(parse_quantity(spec.resources.memory)),
+    )
+
+
+def pool_record(body: Mapping[str, Any]) -> PoolRecord | None:
+    """Return what administrators learn of a pool; None where it is none that this version understands."""
+    try:
+        pool = SandboxPool.model_validate(body)
+    except ValidationError:
+        return None
+    return PoolRecord(
+        name=pool.metadata.name,
+        template=pool.spec.template_ref.name,
+        replicas=pool.spec.replicas,
+        existing=pool.status.replicas,
+        ready=pool.status.ready_replicas,
+        reason=pool.status.reason,
+        conditions=tuple(pool.status.conditions),
     )
 
 

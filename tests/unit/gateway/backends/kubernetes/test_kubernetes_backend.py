@@ -54,8 +54,8 @@ async def seen(backend: KubernetesBackend, name: str) -> None:
     await until(lambda: backend._store.get(name) is not None)
 
 
-async def refusal(kubeconfig: Path) -> StartError:
-    backend = KubernetesBackend(KubernetesSettings(kubeconfig=kubeconfig))
+async def refusal(kubeconfig: Path, *, scale_pools: bool = False) -> StartError:
+    backend = KubernetesBackend(KubernetesSettings(kubeconfig=kubeconfig, scale_pools=scale_pools))
     with pytest.raises(StartError) as refused:
         await asyncio.wait_for(backend.start(), LIMIT)
     assert refused.value.code == ErrorCode.BACKEND_UNAVAILABLE
@@ -347,3 +347,34 @@ async def test_use_is_noted_once_in_an_interval_and_not_right_after_a_claim(
         await backend.touch(record.name)
     await backend._background.close()
     assert [list(touch["metadata"]["annotations"]) for touch in kube.touches] == [[names.ANNOTATION_LAST_ACTIVITY]]
+
+
+async def test_pools_are_listed_and_scaled_where_the_settings_allow_it(
+    kube: KubeServer, backend: KubernetesBackend, kubeconfig: Path
+) -> None:
+    condition = {"type": "Available", "status": "False", "reason": "QuotaExceeded", "message": "No room."}
+    kube.pools["small"] = {
+        "metadata": {"name": "small", "namespace": "tests"},
+        "spec": {"templateRef": {"name": "default"}, "replicas": 3},
+        "status": {"replicas": 2, "readyReplicas": 1, "reason": "QuotaExceeded", "conditions": [condition]},
+    }
+    [pool] = await backend.pools("alice")
+    assert (pool.name, pool.template, pool.replicas, pool.existing, pool.ready) == ("small", "default", 3, 2, 1)
+    assert (pool.reason, [each.message for each in pool.conditions]) == ("QuotaExceeded", ["No room."])
+    with pytest.raises(SandpodError) as refused:
+        await backend.scale_pool("alice", "small", 5)
+    assert refused.value.code == ErrorCode.FORBIDDEN
+    scaling = KubernetesBackend(KubernetesSettings(kubeconfig=kubeconfig, warm_streams=0, scale_pools=True))
+    await scaling.start()
+    try:
+        await scaling.scale_pool("alice", "small", 5)
+        assert [pool.replicas for pool in await scaling.pools("alice")] == [5]
+        for name in ("none", "small/status", "..", ""):
+            with pytest.raises(SandpodError) as refused:
+                await scaling.scale_pool("alice", name, 5)
+            assert refused.value.code == ErrorCode.NOT_FOUND
+    finally:
+        await scaling.close()
+    kube.denied = {"patch sandboxpools"}
+    said = (await refusal(kubeconfig, scale_pools=True)).message
+    assert said == "The gateway's account may not patch sandboxpools/scale in namespace tests."
