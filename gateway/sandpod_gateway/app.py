@@ -240,8 +240,8 @@ class Gateway:
         files = RestFiles(self._file_routes, settings.toolsets)
         terminals = Terminals(self._sandboxes, limits)
         terminal = RestTerminals(terminals, requests, self._audit, self._auth, settings.toolsets)
-        parts = self.mcp, self._rest_tools, self._background, requests, files, terminal
-        rest = Rest(*parts, version=self._version, ending=self.ending)
+        tools, runs = (self.mcp, self._rest_tools), self._background
+        rest = Rest(*tools, runs, requests, files, terminals=terminal, version=self._version, ending=self.ending)
         transports = Transports(
             self.mcp,
             hosts=hosts,

@@ -60,8 +60,8 @@ class Rest:
         background: BackgroundRuns,
         requests: Requests,
         files: RestFiles,
-        terminals: RestTerminals,
         *,
+        terminals: RestTerminals,
         version: str,
         ending: asyncio.Event,
     ) -> None:
