@@ -94,7 +94,7 @@ class Terminals:
         if received is not None and not channel.mark <= received <= channel.mark + MAX_REPEATED:
             await channel.close(stay=True)
             message = "What the terminal showed after so many bytes was acknowledged, or never sent."
-            raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step="Leave received out.")
+            raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step="Come back without `received=`.")
         return Terminal(
             sandboxes=self.sandboxes,
             record=record,
