@@ -74,7 +74,7 @@ async def test_terminal_in_a_pod_goes_on_at_whichever_gateway_its_client_comes_b
         await shell.type("stty -echo; seq -f 'line %.0f' 20000; echo who''le\n")
         await shell.until("line 50\r\n")
         await shell.socket.close(1001)
-    came = bytes(shell.got)
+    came = shell.seen
     async with terminal(bob.url.removesuffix("/mcp"), sandbox=sandbox, key=bob.key or "", terminal=name) as foreign:
         last, _ = await foreign.last()
         assert last is not None
@@ -85,6 +85,6 @@ async def test_terminal_in_a_pod_goes_on_at_whichever_gateway_its_client_comes_b
             again.acks = False
             await again.until(end)
             await again.socket.close(code)
-        came += again.got
+        came += again.seen
     lines = [line for line in came.decode().split("\r\n") if line.startswith("line ")]
     assert lines == [f"line {number}" for number in range(1, 20001)]

@@ -33,6 +33,11 @@ class TerminalClient:
     def received(self) -> int:
         return self.begin + len(self.got)
 
+    @property
+    def seen(self) -> bytes:
+        """What `until` has looked at; more may have come."""
+        return bytes(self.got[: self._looked])
+
     async def say(self, **message: Any) -> None:
         await self.socket.send(json.dumps(message))
 
