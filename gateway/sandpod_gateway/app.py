@@ -161,15 +161,16 @@ class Gateway:
         await self._backend.start()
         await self._attempt(self._links.refresh, "link_keys")
         await self._accounting.open()
-        repeat = partial(every, failures=self.metrics.background_failures)
+        repeat, sandboxes = partial(every, failures=self.metrics.background_failures), self._sandboxes
         work = [
-            repeat(SWEEP_SECONDS, self._sandboxes.sweep, task="connections"),
+            repeat(SWEEP_SECONDS, sandboxes.sweep, task="connections"),
+            repeat(SWEEP_SECONDS, sandboxes.secrets.reread, task="secrets"),
             repeat(POLL_SECONDS, self._links.refresh, task="link_keys"),
             *(repeat(seconds, work, task="usage") for seconds, work in self._accounting.work()),
         ]
         if isinstance(self._auth, SignIn):
-            await self._attempt(partial(self._auth.refresh, self._sign_in_keys), "sign_in_key")
-            work.append(repeat(POLL_SECONDS, partial(self._auth.refresh, self._sign_in_keys), task="sign_in_key"))
+            await self._attempt(refresh := partial(self._auth.refresh, self._sign_in_keys), "sign_in_key")
+            work.append(repeat(POLL_SECONDS, refresh, task="sign_in_key"))
         if self._settings.peers.name is not None:
             await self._attempt(self._peers.refresh, "peers")
             work.append(repeat(PEER_SECONDS, self._peers.refresh, task="peers"))

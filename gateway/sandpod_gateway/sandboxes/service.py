@@ -253,8 +253,7 @@ class Sandboxes:
             await self._backend.touch(record.name)
 
     async def sweep(self) -> None:
-        """Close unused connections and those of sandboxes that are gone; read templates' secrets again."""
-        await self.secrets.reread()
+        """Close unused connections and those of sandboxes that are gone."""
         oldest = time.monotonic() - IDLE_CONNECTION
         for name, slot in list(self._slots.items()):
             if slot.users or slot.lock.locked():
