@@ -239,10 +239,9 @@ class Gateway:
         requests = Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics)
         refusals = RefusedRequests(self._audit)
         files = RestFiles(self._file_routes, settings.toolsets)
-        terminals = Terminals(self._sandboxes, limits)
-        terminal = RestTerminals(terminals, requests, self._audit, self._auth, settings.toolsets)
-        tools, runs = (self.mcp, self._rest_tools), self._background
-        rest = Rest(*tools, runs, requests, files, terminals=terminal, version=self._version, ending=self.ending)
+        shells = Terminals(self._sandboxes, limits), requests, self._audit, self._auth, settings.toolsets
+        parts = self.mcp, self._rest_tools, self._background, requests, files
+        rest = Rest(*parts, terminals=RestTerminals(*shells), version=self._version, ending=self.ending)
         transports = Transports(
             self.mcp,
             hosts=hosts,
