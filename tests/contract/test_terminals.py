@@ -62,6 +62,7 @@ async def test_a_shell_is_used_left_and_gone_on_with(alone: Served, address: str
         async with terminal(address, terminal=name) as taker:
             last, code = await again.last()
             assert (last["error"]["error"] if last else None, code) == ("session_busy", 1008)
+            assert 0 < taker.begin <= again.received  # from what was acknowledged last
             assert await taker.run("echo still $((6 * 7))") == "still 42"
             await taker.socket.close(1001)
     assert await error_of(address, terminal=name, received=1) == ("invalid_argument", 1008)

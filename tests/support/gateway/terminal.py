@@ -95,6 +95,6 @@ async def terminal(
         place["ssl"] = trust
     async with connect(url, additional_headers=given, compression=None, max_queue=4, **place) as socket:
         client = TerminalClient(socket)
-        await client.take()
-        client.begin = int(str(query.get("received", 0)))
+        first = await client.take()
+        client.begin = int(first.get("offset", 0)) if first is not None else 0
         yield client
