@@ -124,7 +124,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.logger = _no_requests
+        self.logger = self.conn.logger = _no_requests
 
     async def send(self, message: Any) -> None:
         """Send a message."""
