@@ -47,7 +47,8 @@ class TerminalClient:
             return self.said[-1]
         self.got += came
         if self.acks:
-            await self.say(ack=self.received)
+            with contextlib.suppress(ConnectionClosed):  # what came before that is still to be taken
+                await self.say(ack=self.received)
         return None
 
     async def until(self, pattern: str) -> str:
