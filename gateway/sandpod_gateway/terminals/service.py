@@ -79,8 +79,8 @@ class Terminals:
         Raises SandpodError: not_found, or invalid_argument (what comes after these bytes is not kept).
         """
         _check_scope()
-        home, run = split_run_id(name)
         try:
+            home, run = split_run_id(name)
             record = await self.sandboxes.resolve(owner, sandbox, make=False)
             if record.name != home or not run.startswith(f"{KIND}-"):
                 raise _no_such_terminal()
