@@ -35,6 +35,7 @@ from sandpod_gateway.http.attempts import Attempts
 from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.connections import serving_on_loopback
 from sandpod_gateway.http.forwarded import ForwardedHeaders
+from sandpod_gateway.http.handshakes import Handshakes
 from sandpod_gateway.http.limits import OpenSessions, Requests
 from sandpod_gateway.http.peers import POLL_SECONDS as PEER_SECONDS
 from sandpod_gateway.http.peers import Peers
@@ -51,11 +52,13 @@ from sandpod_gateway.rest.app import Rest
 from sandpod_gateway.rest.files import RestFiles
 from sandpod_gateway.rest.operations import PREFIX as REST_PREFIX
 from sandpod_gateway.rest.server import create_rest_tools
+from sandpod_gateway.rest.terminal import WEBSOCKETS, RestTerminals
 from sandpod_gateway.runs.accounting import Accounting
 from sandpod_gateway.runs.background import BackgroundRuns
 from sandpod_gateway.runs.service import Runs
 from sandpod_gateway.sandboxes.service import SWEEP_SECONDS, Sandboxes
 from sandpod_gateway.settings import Settings
+from sandpod_gateway.terminals.service import Terminals
 from sandpod_gateway.usage.meter import Meter
 
 logger = logging.getLogger(__name__)
@@ -235,9 +238,10 @@ class Gateway:
         requests = Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics)
         refusals = RefusedRequests(self._audit)
         files = RestFiles(self._file_routes, settings.toolsets)
-        rest = Rest(
-            self.mcp, self._rest_tools, self._background, requests, files, version=self._version, ending=self.ending
-        )
+        terminals = Terminals(self._sandboxes, limits)
+        terminal = RestTerminals(terminals, requests, self._audit, self._auth, settings.toolsets)
+        servers, background = (self.mcp, self._rest_tools), self._background
+        rest = Rest(servers, background, requests, files, terminal, version=self._version, ending=self.ending)
         transports = Transports(
             self.mcp,
             hosts=hosts,
@@ -279,7 +283,7 @@ class Gateway:
 
 def _around(settings: Settings, peers: Peers, metrics: Metrics) -> list[Middleware]:
     """Return what every request over HTTP goes through first, the outermost first."""
-    around = []
+    around = [Middleware(Handshakes, paths=WEBSOCKETS)]
     if settings.trusted_proxies or settings.peers.name is not None:
         around.append(Middleware(ForwardedHeaders, trusted=settings.trusted_proxies, peers=peers))
     around.append(Middleware(Attempts, metrics=metrics))

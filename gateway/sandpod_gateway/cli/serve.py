@@ -169,6 +169,7 @@ def _uvicorn(gateway: Gateway, settings: Settings, certificate: Certificate | No
             linger=settings.shutdown.drain,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=settings.shutdown.calls,
+            **connections.WEBSOCKETS,
             ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
         )
     )

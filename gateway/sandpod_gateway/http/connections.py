@@ -5,6 +5,7 @@ and sends nothing must not keep others out.
 """
 
 import asyncio
+import logging
 import resource
 import socket
 import termios
@@ -13,10 +14,12 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from fcntl import ioctl
 from typing import Any, ClassVar, Final
 
+import h11
 import uvicorn
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 REQUEST_SECONDS: Final = 20.0  # from the first byte of a request, or the connection, to the end of its headers
 PASSED_ON: Final = b"x-sandpod-passed-on"  # header of a request that another gateway can answer, too
@@ -24,6 +27,8 @@ PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})  # asked of a ser
 _DESCRIPTORS: Final = 65_536  # more than that, memory would not serve
 _LOOPBACK: Final = "127.0.0.1"
 _LOOPBACK_CONNECTIONS: Final = 256
+_no_requests = logging.getLogger(f"{__name__}.websockets")
+_no_requests.setLevel(logging.WARNING)
 _END_SECONDS: Final = 1  # for answers in progress when the client over standard input and output leaves
 
 
@@ -48,6 +53,7 @@ class BoundedConnection(H11Protocol):
     )
 
     _deadline: asyncio.TimerHandle | None = None
+    _passed_on = False  # whether it is a WebSocket's now
     _ending = False  # whether the connection is to end
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -61,6 +67,8 @@ class BoundedConnection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Read; the timer stops once the headers of a request are complete."""
         super().data_received(data)
+        if self._passed_on:
+            return
         if self._serving():
             self._leave()
             if self.scope["path"] not in PROBES and all(name != PASSED_ON for name, _ in self.headers):
@@ -68,6 +76,13 @@ class BoundedConnection(H11Protocol):
         elif self._deadline is None or self._ending:
             self._leave()
             self._start_timer()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Pass the connection on for good: no request follows on it."""
+        self._leave()
+        self._passed_on = True
+        type(self).last_call = self.loop.time()
+        super().handle_websocket_upgrade(event)
 
     def on_response_complete(self) -> None:
         """Wait for the next request; what is left of this one's body is not waited for long."""
@@ -105,6 +120,28 @@ class BoundedConnection(H11Protocol):
             self._deadline = None
 
 
+class WebSocketConnection(WebSocketsSansIOProtocol):
+    """A WebSocket that keeps out of the log what clients ask for, and for which a refusal is an answer like others."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.logger = _no_requests
+
+    async def send(self, message: Any) -> None:
+        """Send a message."""
+        await super().send(message)
+        self.handshake_complete = self.handshake_complete or self.close_sent
+
+
+WEBSOCKETS: Final = {
+    "ws": WebSocketConnection,
+    "ws_max_size": 256 * 1024,  # bytes of a message: one or two of them wait to be read
+    # It would cost each connection memory and time, and tell something of secrets by the size of what is sent.
+    "ws_per_message_deflate": False,
+}
+"""Options of a server that takes WebSockets. Each is pinged every 20 seconds, and closed without an answer for 20."""
+
+
 def config(app: ASGIApp, *, most: int, linger: float = 0, **options: Any) -> uvicorn.Config:
     """Return what all servers have in common: so many connections at most, no log and no name of their own.
 
@@ -113,7 +150,7 @@ def config(app: ASGIApp, *, most: int, linger: float = 0, **options: Any) -> uvi
     """
     http = type("Connection", (BoundedConnection,), {"most": most, "linger": linger, "new": {}, "idle": {}})
     own: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False, "proxy_headers": False}
-    return uvicorn.Config(app, http=http, ws="none", **own, **options)
+    return uvicorn.Config(app, http=http, **({"ws": "none"} | own | options))
 
 
 class Server(uvicorn.Server):

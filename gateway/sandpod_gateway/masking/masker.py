@@ -126,6 +126,18 @@ class StreamMasker:
         self.feed(data)
         self._known = len(self._held)
 
+    @property
+    def held(self) -> tuple[int, int]:
+        """How many bytes at the end are held, and how many of these were shown all the same."""
+        return len(self._held), self._known
+
+    def pause(self) -> bytes:
+        """Return what is held and too short to say anything, for someone who waits for it; what follows may hide it."""
+        if len(self._held) > SHOWN:
+            return b""
+        new, self._known = self._held[self._known :], len(self._held)
+        return new
+
     def finish(self) -> bytes:
         """Return the rest. No more of the stream comes here, though it may go on elsewhere.
 

@@ -47,6 +47,7 @@ class RunnerConnection:
         self._stream = stream
         self._inbox = Inbox()
         self.runs = self._inbox.runs  # those that are waited for; one that is taken out goes on in the background
+        self.channels = self._inbox.channels  # the ends here
         self._numbers = itertools.count(1)
         self._lock = asyncio.Lock()  # held while a frame is sent
         self._aborts: set[asyncio.Task[None]] = set()
@@ -74,6 +75,10 @@ class RunnerConnection:
             self._lose(lost)
             await self._stream.close()
             raise lost from error
+
+    async def send_of_channel(self, kind: str, name: str, fields: dict[str, Any], payload: bytes = b"") -> None:
+        """Send a frame about a channel."""
+        await self._send({"t": kind, "channel": name, **fields}, payload)
 
     async def _abort(self, header: dict[str, Any]) -> None:
         with contextlib.suppress(ConnectionLostError):

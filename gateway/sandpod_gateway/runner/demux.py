@@ -53,7 +53,17 @@ class RunSink(Protocol):
         """Take one form of the last value."""
 
 
-def _quiet_future() -> "asyncio.Future[Any]":
+class ChannelEnd(Protocol):
+    """Takes what comes of a channel; as for a run, nothing of it may wait, or grow without bound."""
+
+    def take(self, frame: Frame) -> bool:
+        """Take a frame, and return whether it was expected."""
+
+    def lose(self, error: Exception) -> None:
+        """Learn that no more comes over this stream."""
+
+
+def quiet_future() -> "asyncio.Future[Any]":
     """Return a future whose error nobody has to fetch: runs are given up on without being awaited."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     future.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -80,8 +90,8 @@ class RunHandle:
     seen: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})  # offset that has come
     fresh: int = 0  # bytes that came since the last acknowledgement
     shown: int = 0  # displays and forms of its last value that have come
-    accepted: asyncio.Future[str] = field(default_factory=_quiet_future)
-    ended: asyncio.Future[Ended] = field(default_factory=_quiet_future)
+    accepted: asyncio.Future[str] = field(default_factory=quiet_future)
+    ended: asyncio.Future[Ended] = field(default_factory=quiet_future)
 
 
 class Inbox:
@@ -90,7 +100,8 @@ class Inbox:
     def __init__(self) -> None:
         self.runs: dict[str, RunHandle] = {}
         self.replies: dict[int, asyncio.Future[Frame]] = {}
-        self.hello: asyncio.Future[Hello] = _quiet_future()
+        self.channels: dict[str, ChannelEnd] = {}
+        self.hello: asyncio.Future[Hello] = quiet_future()
         self.acks_due = asyncio.Event()
         self.heard = asyncio.get_running_loop().time()  # when something came last
         self._takers = {
@@ -110,7 +121,7 @@ class Inbox:
 
     def expect_reply(self, number: int) -> asyncio.Future[Frame]:
         """Return what becomes the reply to a request that is about to be sent."""
-        self.replies[number] = _quiet_future()
+        self.replies[number] = quiet_future()
         return self.replies[number]
 
     def take_acks(self) -> list[dict[str, Any]]:
@@ -125,12 +136,19 @@ class Inbox:
         """Give everyone who waits this error: the stream has ended."""
         _fail(error, *(future for run in self.runs.values() for future in (run.accepted, run.ended)))
         _fail(error, *self.replies.values())
+        for channel in self.channels.values():
+            channel.lose(error)
+        self.channels.clear()
         self.runs.clear()
         self.replies.clear()
         _fail(ConnectionLostError(str(error) or "the stream ended before the runner said hello"), self.hello)
 
     def take(self, frame: Frame) -> bool:
         """Give a frame to whoever waits for it, and return whether somebody did."""
+        name = frame.header.get("channel")
+        if isinstance(name, str):
+            channel = self.channels.get(name)
+            return channel is not None and channel.take(frame)
         taker = self._takers.get(frame.kind)
         return taker is not None and taker(frame)
 

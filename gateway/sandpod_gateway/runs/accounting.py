@@ -145,7 +145,7 @@ class Accounting:
             if record is None or record.status not in {"Ready", "Pending"}:
                 self._meter.background_ended(run, None, 0)
             elif record.status == "Ready":
-                async with self._sandboxes.connection(record) as connection:
+                async with self._sandboxes.connection(record, use=False) as connection:
                     await self._ask(run, connection)
         except ConnectionLostError:
             return  # the next look will tell

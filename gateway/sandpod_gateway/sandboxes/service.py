@@ -211,17 +211,24 @@ class Sandboxes:
         """Return whether this gateway is ending the sandbox."""
         return name in self._slots and self._slots[name].closing
 
+    async def touch(self, record: SandboxRecord) -> None:
+        """Note that a sandbox is in use now."""
+        await self._backend.touch(record.name)
+
     @asynccontextmanager
-    async def connection(self, record: SandboxRecord) -> AsyncIterator[RunnerConnection]:
-        """Give the sandbox's connection, which is opened if there is none. Raises sandbox_lost."""
+    async def connection(self, record: SandboxRecord, *, use: bool = True) -> AsyncIterator[RunnerConnection]:
+        """Give the sandbox's connection, which is opened if there is none. Raises sandbox_lost.
+
+        It is in use from here on, unless that is no `use` of its owner's.
+        """
         slot = self._slots[record.name]
         slot.users += 1
         try:
             async with slot.lock:
                 if slot.connection is None or slot.connection.closed:
                     slot.connection = await self._connect(record)
-            # The sandbox is in use from here on; the backend decides how often it records that.
-            await self._backend.touch(record.name)
+            if use:
+                await self._backend.touch(record.name)  # which decides how often it records that
             yield slot.connection
         finally:
             slot.users -= 1

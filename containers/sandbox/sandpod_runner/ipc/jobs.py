@@ -28,6 +28,7 @@ class Job:
     args: list[str] = field(default_factory=list)
     # Whether the process becomes a context, which gets its code cell by cell: of Python, or of the command.
     context: bool = False
+    terminal: bool = False  # whether descriptor 0 becomes the terminal of its session
 
 
 @dataclass(frozen=True)

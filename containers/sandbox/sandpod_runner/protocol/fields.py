@@ -47,11 +47,11 @@ def request_id(header: dict[str, Any]) -> int:
     return number
 
 
-def run_name(header: dict[str, Any]) -> str:
-    """Return the name of the run that a frame is about. Raises Refusal: invalid_argument."""
-    name: Any = header.get("run")
+def run_name(header: dict[str, Any], kind: str = "run") -> str:
+    """Return the name of the run, or the channel, that a frame is about. Raises Refusal: invalid_argument."""
+    name: Any = header.get(kind)
     right = isinstance(name, str) and RUN_ID.fullmatch(name)
-    require(right, "The name of a run must be 1 to 64 letters, digits, - or _.")
+    require(right, f"The name of a {kind} must be 1 to 64 letters, digits, - or _.")
     return str(name)
 
 

@@ -20,6 +20,7 @@ Gateway to runner:
 | restart | id, context | |
 | file | id, op, path, and by op: see below | part of a file |
 | ping | id | |
+| resize | channel, cols, rows (of a terminal) | |
 
 Runner to gateway:
 
@@ -33,9 +34,18 @@ Runner to gateway:
 | display | run, mime (one of MIME_TYPES), index (0 for the first that was shown; forms of one thing share it) | a picture or other rich form that the run showed, at most MAX_DISPLAY bytes |
 | end | run, outcome, exit_code (or null), signal (name or null), duration_ms, cpu_ms, max_rss_bytes, stdout_bytes, stderr_bytes, displays (how many of them and results a follower gets, of a detached run), displays_dropped (how many, results too, were too large, or beyond MAX_DISPLAYS), context (or null), context_state (kept, lost or null), artifacts (files that it created or changed: [{path, size, mtime}]), artifacts_more (how many are not named), detail (a sentence or null) | |
 | reply | id; to `file` by op; to `tail` state (live or ended), cursor (where to go on), dropped (bytes after the asked cursor that are lost), pieces [[stream, bytes]], end (the fields of the run's `end`, or null); to `artifacts` entries [{path, size, mtime}], truncated; to `list` runs [{run, language, detached, context (or null), started (Unix time), state, outcome (or null)}], contexts [{name, language, state (idle, busy or lost), started (Unix time)}] | part of a file; to `tail` the pieces |
-| error | id or run, code (an ErrorCode's value), message | |
+| error | id, run or channel, code (an ErrorCode's value), message | |
 | pong | id, runs [names of the live ones] | |
 | bye | the last frame of a stream that the runner ends because its exec has ended | |
+
+In both directions, about a channel; see below:
+
+| t | fields | payload |
+|---|---|---|
+| open | channel (its name, as of a run), kind (terminal; absent: one that is there), received (offset before which the other side's bytes have come; absent: it says itself where it goes on), upto, mark, and by kind; in the answer also offset (where its bytes go on) | by kind |
+| data | channel, offset (of the first byte), last (bool: none follows) | at most CHANNEL_PIECE bytes |
+| credit | channel, upto (offset before which all is dealt with), mark (a number to give back with it) | |
+| close | channel, stay (bool: it may be opened again), code and message of an error | |
 
 `outcome` is ok, error, timeout, cancelled, out_of_memory, output_limit, or sandbox_lost where the runner was told to end. Every accepted `run` gets `started`, all of
 its `out`, `display` and `result`, then exactly one `end`; a refused one gets `error` with `run` and nothing else. A run that is not detached
@@ -82,6 +92,17 @@ File operations (paths relative to the workspace, or absolute inside it, spelled
 | archive | archive (a name for it, chosen by the asker; no path), form (zip, or absent for a tar.gz), part (0 for the first, then one more each time) | last (bool: it was whole before); payload that part of the workspace; not_found where the archive was given up, after 60 seconds without a request |
 
 The folder `.sandpod` is not listed and can't be used by any of them.
+
+A channel carries bytes in both directions, each with offsets from its own beginning. `open` names it; its answer is an
+`open`, or an `error` with `channel`. A sender has at most CHANNEL_WINDOW bytes on their way after the last `credit`,
+and keeps those that are after it: `open` on any stream has it go on after what has come, so nothing is lost or comes
+twice. A receiver that gets more, or a gap, ends the channel. What is opened again leaves the stream that it was on,
+which gets `close`. A channel that nobody has for CHANNEL_GRACE seconds ends; so does one that is closed without `stay`.
+A sandbox has at most MAX_CHANNELS of them. What comes for one that is not there is dropped: it may have been on its way.
+
+A `terminal` has the fields cols, rows, env, cwd and timeout (as of a `run`), and as its payload the command, or nothing for the
+shell itself. It is a run of the channel's name, detached, in shell: it is listed, cancelled and limited as one, and
+`tail` has its end, but its output is the channel's alone. Where it must end it is hung up first.
 """
 
 import re
@@ -120,6 +141,13 @@ KEPT_OUTPUT: Final = 1536 * 1024  # bytes of output that are kept of each run; o
 MAX_RUNS: Final = 64  # runs at once in one sandbox
 ORPHAN_GRACE: Final = 10.0  # seconds that a run outlives the stream that it was started on
 STOP_GRACE: Final = 0.5  # seconds between TERM and KILL
+
+CHANNEL_FRAMES: Final = ("open", "data", "credit", "close", "resize")
+MAX_CHANNELS: Final = 16  # of one sandbox
+CHANNEL_WINDOW: Final = 256 * 1024  # most bytes of one direction that are not acknowledged
+CHANNEL_PIECE: Final = 64 * 1024  # largest payload of a `data` frame, bytes
+CHANNEL_GRACE: Final = 60.0  # seconds that a channel stays when nobody has it
+MAX_TERMINAL: Final = 1000  # columns or rows of a terminal
 
 HANDED_OVER: Final = b"h"
 READY: Final = b"r"

@@ -54,7 +54,7 @@ class Delivery:
     what has not.
     """
 
-    def __init__(self, request: RunRequest, log: OutputLog, owner: Owner) -> None:
+    def __init__(self, request: RunRequest, log: OutputLog, owner: Owner | None) -> None:
         self.request = replace(request, code=b"", args=[], env={})
         self.digest = fingerprint(request) if request.key is not None else b""  # what its key stands for
         self.started = time.time()
@@ -64,7 +64,7 @@ class Delivery:
         self.end: dict[str, Any] | None = None  # the fields of the run's `end`, once it has ended
         self.dropped = 0  # frames other than output that were dropped
         self.watchers: set[Callable[[], None]] = set()  # called whenever there is more output, and at the end
-        self.owner: Owner | None = owner  # the stream that gets it; None when it has gone
+        self.owner = owner  # the stream that gets it; None when it has gone
         self._acked = 0 if request.acks else None  # cursor up to which the owner has all; None where it does not say
         self._cursor = 0  # up to which output was sent to it
         self._has = (0, 0)  # offsets of both streams before which it has all

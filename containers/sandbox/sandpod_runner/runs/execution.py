@@ -70,18 +70,12 @@ class FreshProcess(Run):
             # Surrogates can't be UTF-8; Node gets what the bytes look like.
             self._pipes.job.feed(json.dumps(job).encode())
             self._pipes.job.end()
-        if not await self.over(program.ended):
-            if self.stopping.result().gentle:
-                program.signal(signal.SIGTERM)
-                await asyncio.wait({program.ended}, timeout=STOP_GRACE)
-            await program.kill()
-        ended = program.ended.done()
-        how, fault = (program.ended.result(), None) if ended else (Exit(None), "Its process could not be ended.")
+        how = await self.until_ended(program, partial(program.signal, signal.SIGTERM))
         spent = time.monotonic() - begin
         await self.toolbox.launcher.sweep()
         for pipe in self.streams.release():
             pipe.close()
-        self.how, self.fault, self.seconds = replace(how, cpu=max(0.0, how.cpu - used)), fault, spent
+        self.how, self.seconds = replace(how, cpu=max(0.0, how.cpu - used)), spent
 
     def _launch(self) -> tuple[Program, Pipes]:
         box, request = self.toolbox, self.request

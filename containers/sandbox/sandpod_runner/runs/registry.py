@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any, Final
 
 from sandpod_runner.output.output_log import OutputLog, SpillFile, SpillFolder
@@ -12,7 +11,7 @@ from sandpod_runner.protocol.messages import KEPT_OUTPUT, MAX_RUNS, ORPHAN_GRACE
 from sandpod_runner.runs.delivery import Delivery, History, Owner
 from sandpod_runner.runs.execution import ContextCell, FreshProcess
 from sandpod_runner.runs.guard import Guard
-from sandpod_runner.runs.request import Stop, parse_run
+from sandpod_runner.runs.request import RunRequest, Stop, parse_run
 from sandpod_runner.runs.run import Run, Toolbox
 
 LONG_LOG: Final = 1024 * 1024  # output in memory of runs that are remembered long, which have a file in addition
@@ -20,6 +19,8 @@ _CANCELLED: Final = Stop("cancelled", "It was cancelled.")
 _ORPHANED: Final = Stop("cancelled", "The stream that it belonged to has gone.")
 _RESTARTED: Final = Stop("cancelled", "Its context was restarted.", gentle=False)
 _CLOSING: Final = Stop("sandbox_lost", "The sandbox was stopped while the program ran, and the program with it.")
+
+_Make = Callable[[RunRequest, Delivery, Toolbox, str], Run]  # the last is the folder that it begins in
 
 
 class Runs:
@@ -38,6 +39,7 @@ class Runs:
         self._spills.make_room = self._history.drop_output
         self._tasks: set[asyncio.Task[None]] = set()
         self._guard = Guard(toolbox, self._live.values())
+        self.channels: dict[str, Any] = {}  # by name, as the room `channels` has them
 
     @property
     def names(self) -> list[str]:
@@ -52,23 +54,31 @@ class Runs:
         if known is not None:
             owner.send({"t": "known", "run": request.run, "as": known})
             return
+        run = self.begin(request, owner, _run_of)
+        owner.send({"t": "started", "run": request.run})
+        if request.detached:
+            run.delivery.owner = None  # nobody waits for it: its output would only fill the stream
+
+    def knows(self, request: RunRequest) -> bool:
+        """Return whether there is or was a run of that name or key."""
+        return self._history.known(request) is not None
+
+    def begin(self, request: RunRequest, owner: Owner | None, make: _Make) -> Run:
+        """Start a run. Raises Refusal: It can't be."""
+        box = self.toolbox
         if len(self._live) + len(self._replays) >= MAX_RUNS:
             raise Refusal("session_busy", f"The sandbox already runs {MAX_RUNS} programs, which is the maximum.")
         try:
             cwd = box.storage.workspace.folder_path(request.cwd)
         except OSError as error:
             raise refusal_of(error) from error
-        context = None if request.context is None else box.contexts.place(request.context, request.language)
         log = OutputLog(LONG_LOG, SpillFile(self._spills)) if request.long else OutputLog(KEPT_OUTPUT)
         delivery = Delivery(request, log, owner)
         self._guard.begin()
-        start = FreshProcess if context is None else partial(ContextCell, context=context)
-        self._live[request.run] = run = start(request, delivery, box, cwd)
+        self._live[request.run] = run = make(request, delivery, box, cwd)
         self._history.begin(delivery)
-        owner.send({"t": "started", "run": request.run})
-        if request.detached:
-            delivery.owner = None  # nobody waits for it: its output would only fill the stream
         self._keep(self._see_through(run))
+        return run
 
     def feed(self, header: dict[str, Any], data: bytes) -> None:
         """Pass input on to a run, unless it ended while the input was on the way. Raises Refusal: Malformed."""
@@ -141,6 +151,8 @@ class Runs:
         for run in self._live.values():
             if run.delivery.owner is owner:
                 run.streams.flow()
+        for channel in self.channels.values():
+            channel.flow(owner)
         for delivery in [delivery for delivery in self._replays if delivery.owner is owner]:
             delivery.pump()
             if delivery.owner is None:
@@ -154,6 +166,8 @@ class Runs:
                 run.streams.flow()
                 if not run.request.detached:
                     self._orphans[run] = self._loop.call_later(ORPHAN_GRACE, run.stop, _ORPHANED)
+        for channel in self.channels.values():
+            channel.orphan(owner)
         self._replays = {delivery for delivery in self._replays if delivery.owner is not owner}
 
     async def close(self) -> None:
@@ -192,3 +206,10 @@ class Runs:
     def _forget(self) -> None:
         wait = self._history.expire(self._loop.time())
         self._forgetting = None if wait is None else self._loop.call_later(wait, self._forget)
+
+
+def _run_of(request: RunRequest, delivery: Delivery, toolbox: Toolbox, cwd: str) -> Run:
+    if request.context is None:
+        return FreshProcess(request, delivery, toolbox, cwd)
+    context = toolbox.contexts.place(request.context, request.language)
+    return ContextCell(request, delivery, toolbox, cwd, context)

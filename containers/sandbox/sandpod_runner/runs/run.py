@@ -8,7 +8,7 @@ import re
 import signal
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from sandpod_runner.processes.launcher import Launcher
 from sandpod_runner.processes.node_pool import NodePool
 from sandpod_runner.processes.program import LostError, Program
 from sandpod_runner.protocol.errors import refusal_of
+from sandpod_runner.protocol.messages import STOP_GRACE
 from sandpod_runner.runs.context import Context, Contexts
 from sandpod_runner.runs.delivery import Delivery
 from sandpod_runner.runs.request import RunRequest, Stop
@@ -176,6 +177,18 @@ class Run(ABC):
         if not ended.done():
             self._stop_late()
         return ended.done()
+
+    async def until_ended(self, program: Program, ask: Callable[[], object]) -> Exit:
+        """Return how a program ended; one that must end is asked to first, if it may clean up, and then killed."""
+        if not await self.over(program.ended):
+            if self.stopping.result().gentle:
+                ask()
+                await asyncio.wait({program.ended}, timeout=STOP_GRACE)
+            await program.kill()
+        if program.ended.done():
+            return program.ended.result()
+        self.fault = "Its process could not be ended."
+        return Exit(None)
 
     async def first(self, seconds: float | None, *events: "asyncio.Future[Any]") -> None:
         """Wait for one of these events, but no longer than these seconds or until the run is stopped."""

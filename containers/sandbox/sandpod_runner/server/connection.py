@@ -67,6 +67,7 @@ class Connection(asyncio.Protocol):
             "list": lambda frame: self._reply(frame, runs.describe()),
             "artifacts": self._list_artifacts,
             "restart": lambda frame: runs.restart(frame.header.get("context"), partial(self._reply, frame, {})),
+            **dict.fromkeys(messages.CHANNEL_FRAMES, self._channel),
         }
         self._greeted = False
         self.can_send = True  # whether programs' output may come
@@ -155,6 +156,11 @@ class Connection(asyncio.Protocol):
     def _reply(self, frame: Frame, fields: dict[str, Any], kind: str = "reply") -> None:
         self.send({"t": kind, "id": request_id(frame.header), **fields})
 
+    def _channel(self, frame: Frame) -> None:
+        from sandpod_runner.channels import registry  # noqa: PLC0415 - few sandboxes have any: it would slow all starts
+
+        registry.take(self._runs, frame, self)
+
     def _tail(self, frame: Frame) -> None:
         """Answer with what a run has written since a cursor, at once or when there is something."""
         header, delivery = frame.header, self._runs.delivery(run_name(frame.header))
@@ -198,7 +204,7 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def _refuse(self, frame: Frame, refusal: Refusal) -> None:
-        about = "id" if frame.kind in _REQUESTS else "run"
+        about = "id" if frame.kind in _REQUESTS else "channel" if frame.kind in messages.CHANNEL_FRAMES else "run"
         value = frame.header.get(about)
         known = {about: value} if isinstance(value, int | str) and len(str(value)) <= 64 else {}  # noqa: PLR2004 - as RUN_ID
         self.send({"t": "error", **known, "code": refusal.code, "message": refusal.message})

@@ -198,6 +198,8 @@ def _run(fds: list[int]) -> int:
     job = read_job(fds[0])
     if job.command and not job.context:
         place(fds[1:])
+        if job.terminal:
+            _take_terminal()
         _confine(job)
         _replace(job)
     place(fds[1:CHANNEL])
@@ -219,6 +221,16 @@ def _run(fds: list[int]) -> int:
         cpu, max_rss = program.usage()
         shown.done(status, cpu - before, max_rss)
     return status
+
+
+def _take_terminal() -> None:
+    """Make descriptor 0 the terminal that controls this session, whose signals do what they usually do."""
+    import fcntl  # noqa: PLC0415 - for terminals alone
+    import termios  # noqa: PLC0415 - as above
+
+    for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTSTP", "SIGTTIN", "SIGTTOU"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _is_alone() -> bool:
