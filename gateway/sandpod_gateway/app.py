@@ -120,7 +120,7 @@ class Gateway:
             metrics=self.metrics,
         )
         guards = create_guards(parts, self._audit, max_calls=limits.max_requests_per_owner, toolsets=settings.toolsets)
-        keys = KeyManager(self._key_source, changes=settings.auth.change_keys, use=self._use_keys)
+        keys = KeyManager(self._key_source, settings.auth.change_keys, self._keys.entries, self._use_keys)
         self._rest_tools = create_rest_tools(parts, guards, settings, manager=keys, log=self._audit, backend=backend)
         self.mcp = create_mcp(
             parts,
@@ -240,8 +240,8 @@ class Gateway:
         refusals = RefusedRequests(self._audit)
         files = RestFiles(self._file_routes, settings.toolsets)
         shells = Terminals(self._sandboxes, limits), requests, self._audit, self._auth, settings.toolsets
-        parts = self.mcp, self._rest_tools, self._background, requests, files
-        rest = Rest(*parts, terminals=RestTerminals(*shells), version=self._version, ending=self.ending)
+        parts = (self.mcp, self._rest_tools), self._background, requests, files, RestTerminals(*shells)
+        rest = Rest(*parts, version=self._version, ending=self.ending)
         transports = Transports(
             self.mcp,
             hosts=hosts,

@@ -4,6 +4,7 @@ Host and Origin, key, limits and refusals are the same so, and a page of another
 answers the request may take the connection over; any other answer refuses it.
 """
 
+import asyncio
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -28,7 +29,7 @@ class Handshakes:
         elif self.paths.fullmatch(scope["path"]):
             scheme = "https" if scope["scheme"] == "wss" else "http"
             asked = {"type": "http", "method": "GET", "scheme": scheme, _KEY: WebSocket(scope, receive, send)}
-            await self.app({**scope, **asked}, _no_body, _refusing(send))
+            await self.app({**scope, **asked}, _no_body(), _refusing(send))
         else:
             # Other answers may have no end, and would be kept here until they do.
             await send({"type": "websocket.close"})
@@ -40,8 +41,16 @@ def websocket_of(scope: Scope) -> WebSocket | None:
     return socket if isinstance(socket, WebSocket) else None
 
 
-async def _no_body() -> Message:
-    return {"type": "http.request", "body": b"", "more_body": False}
+def _no_body() -> Receive:
+    """Return what gives the request's body, which is empty, and then waits: it can't be seen that a client leaves."""
+    messages: list[Message] = [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def receive() -> Message:
+        if not messages:
+            await asyncio.Event().wait()
+        return messages.pop()
+
+    return receive
 
 
 def _refusing(send: Send) -> Send:

@@ -47,8 +47,6 @@ class Operation:
         return self.method in {"POST", "PATCH"}
 
 
-_OF_USE: Final = ("day", "claimed", "tenant", "user", "key", "sandbox", "template")
-
 OPERATIONS: Final = (
     Operation("GET", "/sandboxes", "list_sandboxes", listing=Listing("sandboxes", ("created_at", "sandbox"))),
     Operation("POST", "/sandboxes", "create_sandbox", HTTPStatus.CREATED, "/sandboxes/{sandbox}"),
@@ -72,7 +70,7 @@ OPERATIONS: Final = (
     Operation("POST", "/keys", "create_key", HTTPStatus.CREATED),
     Operation("DELETE", "/keys/{key_id}", "revoke_key"),
     Operation("POST", "/keys/{key_id}/rotate", "rotate_key", HTTPStatus.CREATED),
-    Operation("GET", "/usage", "get_usage", listing=Listing("rows", _OF_USE, csv=True)),
+    Operation("GET", "/usage", "get_usage", listing=Listing("rows", csv=True)),
     Operation("GET", "/pools", "list_pools", listing=Listing("pools", ("pool",))),
     Operation("PATCH", "/pools/{pool}", "scale_pool"),
     Operation("GET", "/audit", "list_audit_records", listing=Listing("records")),

@@ -38,7 +38,9 @@ from sandpod_gateway.terminals.terminal import Terminal
 from sandpod_gateway.usage.amounts import account_of
 
 TERMINAL: Final = "/sandboxes/{sandbox}/terminal"
-WEBSOCKETS: Final = re.compile(re.escape(PREFIX) + r"/sandboxes/[^/]+/terminal")  # where there is one
+WEBSOCKETS: Final = re.compile(
+    re.escape(PREFIX) + r"/(sandboxes/[^/]+/terminal|runs/[^/]+/events)"
+)  # where there is one
 WINDOW: Final = 256 * 1024  # bytes that may be sent before the client has acknowledged them
 _PIECE: Final = 64 * 1024
 KEY_SECONDS: Final = 10.0  # between two looks whether the caller's key still holds

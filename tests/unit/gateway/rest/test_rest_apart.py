@@ -1,5 +1,6 @@
 """The REST API's walls: without a key, with another's, with one that may not, and with bodies that no program sends."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
@@ -11,6 +12,9 @@ from typing import Any, Final
 import httpx2
 import pytest
 import yaml
+from starlette.websockets import WebSocketDisconnect
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.api.run_results import RunOutput
@@ -18,7 +22,7 @@ from sandpod_gateway.app import Gateway
 from sandpod_gateway.audit.settings import AuditSettings
 from sandpod_gateway.content import Answer
 from sandpod_gateway.http import attempts
-from sandpod_gateway.rest.events import run_events
+from sandpod_gateway.rest.events import run_events, send_events
 from sandpod_gateway.rest.files import METHODS
 from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, STARTED
 from sandpod_gateway.settings import AuthSettings, Settings
@@ -256,20 +260,71 @@ async def test_key_without_links_gets_no_file_as_it_is(tmp_path: Path) -> None:
         assert (answer.status_code, answer.json()["error"]) == (403, "forbidden")
 
 
+class Background:
+    """A run that writes for ever."""
+
+    reads = 0
+
+    async def read(self, _owner: str, run_id: str, **_: Any) -> Answer[RunOutput]:
+        self.reads += 1
+        return Answer(RunOutput(run_id=run_id, sandbox="a", state="running", stdout=f"{self.reads}", cursor=self.reads))
+
+
 async def test_stream_of_a_key_that_is_revoked_ends() -> None:
-    class Background:
-        reads = 0
-
-        async def read(self, _owner: str, run_id: str, **_: Any) -> Answer[RunOutput]:
-            self.reads += 1
-            return Answer(
-                RunOutput(run_id=run_id, sandbox="a", state="running", stdout=f"{self.reads}", cursor=self.reads)
-            )
-
     background: Any = Background()
 
     async def valid() -> bool:
         return bool(background.reads < 2)
 
-    told = [each async for each in run_events(background, "ann", "a.run-1", 0, valid) if each.startswith(b"id")]
-    assert [json.loads(each.split(b"data: ")[1])["stdout"] for each in told] == ["1", "2"]
+    found = [each async for each in run_events(background, "ann", "a.run-1", 0, valid) if each is not None]
+    assert [(each.name, each.data["stdout"], each.cursor) for each in found] == [("output", "1", 1), ("output", "2", 2)]
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_nothing_is_asked_for_while_a_client_does_not_read_and_all_ends_when_it_leaves(*, leaves: bool) -> None:
+    background: Any = Background()
+    sending, left = asyncio.Event(), asyncio.Event()
+
+    class Socket:
+        """One to a client that reads nothing."""
+
+        async def accept(self) -> None:
+            pass
+
+        async def send_text(self, _: str) -> None:
+            sending.set()
+            await (left.wait() if leaves else asyncio.sleep(0))
+            raise WebSocketDisconnect
+
+        async def receive(self) -> dict[str, str]:
+            await sending.wait()
+            await asyncio.sleep(0)
+            return {"type": "websocket.receive" if not leaves else "websocket.disconnect"}
+
+    async def valid() -> bool:
+        return True
+
+    socket: Any = Socket()
+    events = run_events(background, "ann", "a.run-1", 0, valid)
+    await asyncio.wait_for(send_events(socket, events), 60)
+    assert background.reads == 1
+    with pytest.raises(StopAsyncIteration):
+        await anext(events)
+
+
+async def test_a_websocket_is_refused_as_any_other_request_is(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        theirs = (await here.send("ann", "POST", "/sandboxes", json={"name": "hers"})).json()["sandbox"]
+        url = f"{here.address}{PREFIX}/runs/{theirs}.run-0123456789abcdef/events".replace("http", "ws", 1)
+        key = {"x-api-key": here.keys["eve"]}
+        asked: list[tuple[str, dict[str, str], int]] = [
+            ("", {}, 401),
+            ("", key, 404),
+            ("?cursor=x", key, 400),
+            ("?tools=bogus", key, 400),
+            ("", {**key, "origin": "https://evil.example"}, 403),
+        ]
+        for query, headers, status in asked:
+            with pytest.raises(InvalidStatus) as refused:
+                await connect(url + query, additional_headers=headers)
+            assert refused.value.response.status_code == status, (query, headers)
