@@ -240,8 +240,8 @@ class Gateway:
         refusals = RefusedRequests(self._audit)
         files = RestFiles(self._file_routes, settings.toolsets)
         shells = Terminals(self._sandboxes, limits), requests, self._audit, self._auth, settings.toolsets
-        parts = (self.mcp, self._rest_tools), self._background, requests, files, RestTerminals(*shells)
-        rest = Rest(*parts, version=self._version, ending=self.ending)
+        parts = (self.mcp, self._rest_tools), self._background, requests, files
+        rest = Rest(*parts, terminals=RestTerminals(*shells), version=self._version, ending=self.ending)
         transports = Transports(
             self.mcp,
             hosts=hosts,

@@ -114,7 +114,7 @@ def name_in(cursor: str, parts: int) -> tuple[str, ...]:
         name = json.loads(
             base64.b64decode(cursor[:MAX_CURSOR] + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         )
-    except ValueError:
+    except (ValueError, RecursionError):
         name = None
     if not isinstance(name, list) or len(name) != parts or not all(isinstance(each, str) for each in name):
         raise _wrong("The cursor is none of this list.")
