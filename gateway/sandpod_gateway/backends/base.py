@@ -42,6 +42,7 @@ class ClaimRequest:
     workspace: WorkspaceRequest | None = None  # other than the template's, which no warm sandbox has
     cold_start: bool | None = None  # whether one may be made while none is warm; None for what the server allows
     secrets: tuple[Secret, ...] = ()  # for its runs, in addition to the template's
+    metadata: tuple[tuple[str, str], ...] = ()  # what the caller notes of it: names with texts
 
     def may_make(self, *, allowed: bool) -> bool:
         """Return whether a sandbox may be made for the claim: the caller's choice within what the server allows.
@@ -88,6 +89,7 @@ class SandboxRecord:
     persistent: bool = False  # the workspace outlives a suspension
     resumed: datetime | None = None  # when the last suspension ended
     has_secrets: bool = False  # whether its claim came with some
+    metadata: tuple[tuple[str, str], ...] = ()  # what its caller noted of it
     fresh: bool = field(default=False, compare=False)  # of a claim's answer: whether it was claimed by that very call
 
 
@@ -222,6 +224,16 @@ class Backend(Protocol):
         Raises:
             SandpodError: max_sessions, unschedulable, quota_exceeded, image_pull_failed, backend_unavailable or
                 backend_error: why it does not start. It stays as it is, and can be tried again.
+        """
+
+    async def suspend(self, name: str) -> None:
+        """Stop a sandbox whose workspace is persistent: its files are kept until it is woken, or ends."""
+
+    async def set_lifetime(self, name: str, *, ttl: int, idle_timeout: int) -> SandboxRecord:
+        """Change how long the sandbox lives: seconds from its claim, and seconds without use, at most as many.
+
+        Raises:
+            SandpodError: session_not_found, backend_unavailable.
         """
 
     async def delete(self, name: str) -> None:

@@ -40,7 +40,8 @@ class SecretSet:
     @cached_property
     def masker(self) -> Masker | None:
         """What hides all values in what comes from the sandbox; None where there are none."""
-        values = [(each.name, each.value) for each in (*self.from_session, *self.from_template) if each.value]
+        given = (*self.from_session, *self.from_template)
+        values = [(each.name, each.value) for each in given if each.value and each.masked]
         return Masker(values) if values else None
 
     def env(self, tool: str, language: str) -> dict[str, str]:

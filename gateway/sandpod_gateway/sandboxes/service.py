@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Final
 
 import anyio
@@ -25,6 +26,7 @@ from sandpod_gateway.runner.connection import RunnerConnection, open_connection
 from sandpod_gateway.runner.demux import ConnectionLostError
 from sandpod_gateway.sandboxes.admission import claim
 from sandpod_gateway.sandboxes.endings import forgotten, gone, unusable
+from sandpod_gateway.sandboxes.lifetimes import check_pause, lifetime_until
 from sandpod_gateway.sandboxes.secrets import Secrets
 from sandpod_gateway.usage.meter import Meter
 
@@ -178,6 +180,17 @@ class Sandboxes:
             raise SandpodError(ErrorCode.SESSION_BUSY, message, next_step=step)
         await self.discard(record)
         return record.name
+
+    async def set_end(self, record: SandboxRecord, seconds: int, *, shorten: bool) -> None:
+        """Let a sandbox live for so many seconds from now on, or at least so many. Raises invalid_argument."""
+        if (wanted := lifetime_until(record, seconds, datetime.now(UTC), shorten=shorten)) is not None:
+            await self._backend.set_lifetime(record.name, ttl=wanted[0], idle_timeout=wanted[1])
+
+    async def pause(self, record: SandboxRecord) -> None:
+        """Suspend a sandbox, with what runs in it; its next use resumes it. Raises invalid_argument, session_busy."""
+        check_pause(record)
+        await self._disconnect(record.name)
+        await self._backend.suspend(record.name)
 
     async def discard(self, record: SandboxRecord) -> None:
         """End a sandbox even if it is in use. Not stopped by the caller's cancellation.

@@ -166,6 +166,26 @@ class KubernetesBackend:
         await self._open.wake(name)
         return await self.get(name)
 
+    async def suspend(self, name: str) -> None:
+        """Take the sandbox's pod away; see `base.Backend.suspend`."""
+        with translated("a sandbox was suspended"), contextlib.suppress(NotFoundError):
+            await self._change(name, {"operatingMode": "Suspended"})
+
+    async def set_lifetime(self, name: str, *, ttl: int, idle_timeout: int) -> SandboxRecord:
+        """Change how long the sandbox lives; see `base.Backend.set_lifetime`."""
+        with translated("a sandbox's lifetime was changed"):
+            try:
+                record = await self._change(name, {"lifetime": {"ttl": ttl, "idleTimeout": idle_timeout}})
+            except NotFoundError:
+                record = None
+        if record is None:
+            raise _no_such_sandbox()
+        return record
+
+    async def _change(self, name: str, spec: dict[str, Any]) -> SandboxRecord | None:
+        body = await self._open.cluster.merge_patch(names.SANDBOXES, name, {"spec": spec})
+        return to_record(self._store.take_answer(body))
+
     async def delete(self, name: str) -> None:
         """Delete a claimed sandbox; its pod goes after it."""
         if await self.get(name) is None:
@@ -211,8 +231,7 @@ class KubernetesBackend:
         """Open a stream to the sandbox's runner, or hand over the one that is open already."""
         record = await self.get(name)
         if record is None:
-            step = "Call list_sandboxes, or create_sandbox for a new one."
-            raise SandpodError(ErrorCode.SESSION_NOT_FOUND, "There is no such sandbox.", next_step=step)
+            raise _no_such_sandbox()
         cause = record.message or record.reason
         if record.status in {"Pending", "Suspended"}:
             what = "is still starting" if record.status == "Pending" else "was just suspended"
@@ -262,6 +281,11 @@ class KubernetesBackend:
         """Set an annotation and return the resource. Raises ConflictError: it is not the `known` version any more."""
         metadata = {"annotations": {key: value}, **({"resourceVersion": known} if known else {})}
         return await self._open.cluster.merge_patch(names.SANDBOXES, name, {"metadata": metadata})
+
+
+def _no_such_sandbox() -> SandpodError:
+    step = "Call list_sandboxes, or create_sandbox for a new one."
+    return SandpodError(ErrorCode.SESSION_NOT_FOUND, "There is no such sandbox.", next_step=step)
 
 
 def _lost(cause: str) -> SandpodError:
