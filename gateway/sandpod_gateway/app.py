@@ -57,6 +57,7 @@ from sandpod_gateway.rest.operations import PREFIX as REST_PREFIX
 from sandpod_gateway.runs.accounting import Accounting
 from sandpod_gateway.runs.background import BackgroundRuns
 from sandpod_gateway.runs.service import Runs
+from sandpod_gateway.sandboxes.lifetimes import Lifetimes
 from sandpod_gateway.sandboxes.service import SWEEP_SECONDS, Sandboxes
 from sandpod_gateway.settings import Settings
 from sandpod_gateway.usage.meter import Meter
@@ -273,6 +274,7 @@ class Gateway:
             requests=requests,
             audit=self._audit,
             tokens=SandboxTokens(self._links, keys),
+            lifetimes=Lifetimes(self._sandboxes, self._backend),
             toolsets=settings.toolsets or ALL,
         )
         return E2b(calls, files, settings.limits, domain=settings.e2b.domain, ending=self.ending)

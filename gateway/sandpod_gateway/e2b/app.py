@@ -18,20 +18,21 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.e2b.calls import SANDBOX, Calls, Valid
 from sandpod_gateway.e2b.control import Control
-from sandpod_gateway.e2b.errors import NotHereError, answer, answer_inside
+from sandpod_gateway.e2b.errors import GONE, NotHereError, answer, answer_inside, sentence
 from sandpod_gateway.e2b.files import Contents
 from sandpod_gateway.e2b.filesystem import USER, Filesystem
 from sandpod_gateway.e2b.hosts import PORT_HEADER, SANDBOX_HEADER
 from sandpod_gateway.e2b.interpreter import Interpreter
 from sandpod_gateway.e2b.processes import Processes
-from sandpod_gateway.e2b.rpc import Rpc
+from sandpod_gateway.e2b.rpc import Rpc, refused
+from sandpod_gateway.e2b.watches import Watches
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.transports import standing, with_key
@@ -43,12 +44,11 @@ from sandpod_gateway.rest.requests import ACTS, KEY_NEEDED, need_owner
 logger = logging.getLogger(__name__)
 
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]
-Refuse = Callable[[SandpodError], Response]
+Refuse = Callable[[SandpodError, Request], Response]
 
 PORTS: Final = frozenset({"49983", "49999"})  # of the daemon and the interpreter that E2B has in its sandboxes
 _TOKENS: Final = ("x-access-token", "e2b-traffic-access-token")
 _INSIDE: Final = ("/health", "/files", "/execute", "/contexts", "/process.Process/", "/filesystem.Filesystem/")
-_USABLE: Final = frozenset({"Ready", "Pending", "Suspended"})
 # What E2B has and Sandpod does not, by the beginning of its address.
 _NOT_HERE: Final = {
     "/sandboxes/{sandbox}/fork": "Sandboxes can't be forked here.",
@@ -76,22 +76,22 @@ class E2b:
         self._control = Control(calls, domain)
         self._contents = Contents(files)
         self._interpreter = Interpreter(calls, limits)
-        self._rpc = Rpc(calls, Processes(calls, limits), Filesystem(calls))
+        self._rpc = Rpc(calls, Processes(calls, limits), Filesystem(calls), Watches(calls))
 
     def app(self, *, hosts: list[str], origins: list[str] | None, refusals: RefusedRequests) -> ASGIApp:
         """Return the ASGI app."""
         guard = Middleware(HostOriginGuardMiddleware, allowed_hosts=hosts, allowed_origins=origins, mode="strict")
         context = Middleware(RequestContextMiddleware)
         signed = self._calls.mcp.auth.get_middleware() if self._calls.mcp.auth is not None else []
-        control = _app(self._managing(), answer, [guard, *signed, context])
-        inside = _app(self._inside(), answer_inside, [guard, Middleware(_Admission, calls=self._calls), context])
+        control = _app(self._managing(), lambda error, _: answer(error), [guard, *signed, context])
+        inside = _app(self._inside(), refused, [guard, Middleware(_Admission, calls=self._calls), context])
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             keyed = {**scope, "headers": with_key(scope["headers"]), ACTS: []}
-            refused = refusals.seen(keyed, send)
+            seen = refusals.seen(keyed, send)
 
             async def send_on(message: Message) -> None:
-                await (send if keyed[ACTS] else refused)(message)  # what became a call has a record as such
+                await (send if keyed[ACTS] else seen)(message)  # what became a call has a record as such
 
             path = scope["path"].removeprefix(scope.get("root_path", ""))
             await (inside if path.startswith(_INSIDE) else control)(keyed, receive, send_on)
@@ -107,6 +107,7 @@ class E2b:
             found[path] = {"POST": control.connect}
         for path in (f"{one}/timeout", f"{one}/refreshes"):
             found[path] = {"POST": control.set_timeout}
+        found[f"{one}/metrics"] = {"GET": control.metrics}
         found[f"{one}/pause"] = {"POST": control.pause}
         found = {path: {method: _keyed(each) for method, each in of.items()} for path, of in found.items()}
         for path, message in _NOT_HERE.items():
@@ -116,13 +117,14 @@ class E2b:
 
     def _inside(self) -> dict[str, dict[str, Endpoint]]:
         interpreter = self._interpreter
+        contexts, context = _told_plainly(interpreter.contexts), _told_plainly(interpreter.context)
         return {
             "/health": {"GET": self._health},
-            "/files": {"GET": self._contents.answer, "POST": self._contents.answer},
-            "/execute": {"POST": partial(self._streamed, interpreter.execute)},
-            "/contexts": {"GET": interpreter.contexts, "POST": interpreter.contexts},
-            "/contexts/{context}": {"DELETE": interpreter.context},
-            "/contexts/{context}/restart": {"POST": interpreter.context},
+            "/files": {"GET": self._files, "POST": self._files},
+            "/execute": {"POST": _told_plainly(partial(self._streamed, interpreter.execute))},
+            "/contexts": {"GET": contexts, "POST": contexts},
+            "/contexts/{context}": {"DELETE": context},
+            "/contexts/{context}/restart": {"POST": context},
             "/{service}/{method}": {"POST": partial(self._streamed, self._rpc.answer)},
         }
 
@@ -145,10 +147,18 @@ class E2b:
         return stream
 
     async def _health(self, request: Request) -> Response:
-        record = await self._calls.parts.sandboxes.find(need_owner(request), request.scope[SANDBOX])
-        if record.status == "Suspended":
-            raise SandpodError(ErrorCode.SANDBOX_LOST, "The sandbox is suspended.", next_step="Resume it.")
+        await self._check(request, {"Ready", "Pending"})
         return Response(status_code=HTTPStatus.NO_CONTENT)
+
+    async def _files(self, request: Request) -> ASGIApp:
+        await self._check(request, {"Ready", "Pending", "Suspended"})  # else no file of it is found
+        return await self._contents.answer(request)
+
+    async def _check(self, request: Request, states: set[str]) -> None:
+        record = await self._calls.parts.sandboxes.find(need_owner(request), request.scope[SANDBOX])
+        if record.status not in states:
+            step = "Resume it, or create another one."
+            raise SandpodError(ErrorCode.SESSION_NOT_FOUND, "The sandbox does not run.", next_step=step)
 
 
 class _Admission:
@@ -170,7 +180,7 @@ class _Admission:
                 raise KEY_NEEDED
             _check_user(headers.get("authorization", ""), Request(scope).query_params.get("username"))
         except SandpodError as error:
-            await answer_inside(error)(scope, receive, send)
+            await refused(error, Request(scope))(scope, receive, send)
             return
         scope["user"] = AuthenticatedUser(token)
         await self._app(scope, receive, send)
@@ -201,14 +211,27 @@ def _keyed(endpoint: Endpoint) -> Endpoint:
     return checked
 
 
+def _told_plainly(endpoint: Endpoint) -> Endpoint:
+    """Return an endpoint whose refusals are text, since clients show all of their body."""
+
+    async def answering(request: Request) -> ASGIApp:
+        try:
+            return await endpoint(request)
+        except SandpodError as error:
+            said = "The sandbox was not found." if error.code in GONE else sentence(error)
+            return PlainTextResponse(said, status_code=answer_inside(error).status_code)
+
+    return answering
+
+
 async def _not_here(message: str, _: Request) -> ASGIApp:
     raise NotHereError(message)
 
 
 def _app(endpoints: Mapping[str, Mapping[str, Endpoint]], refuse: Refuse, middleware: list[Middleware]) -> Starlette:
-    async def missing(_request: Request, _error: Exception) -> Response:
+    async def missing(request: Request, _error: Exception) -> Response:
         step = "See the documentation for what there is."
-        return refuse(SandpodError(ErrorCode.NOT_FOUND, "There is nothing at this address.", next_step=step))
+        return refuse(SandpodError(ErrorCode.NOT_FOUND, "There is nothing at this address.", next_step=step), request)
 
     routes = [Route(path, partial(_coded, of, refuse), methods=list(of)) for path, of in endpoints.items()]
     handlers = {HTTPStatus.NOT_FOUND: missing, HTTPStatus.METHOD_NOT_ALLOWED: missing}
@@ -222,9 +245,9 @@ async def _coded(endpoints: Mapping[str, Endpoint], refuse: Refuse, request: Req
         method = request.method if request.method in endpoints else "GET"  # HEAD, which has the same answer
         return await endpoints[method](request)
     except SandpodError as error:
-        return refuse(error)
+        return refuse(error, request)
     except ClientDisconnect:
         return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it
     except Exception:
         logger.exception("A request failed: %s", request.url.path)
-        return refuse(BUG)
+        return refuse(BUG, request)

@@ -19,12 +19,13 @@ from sandpod_gateway.auth.sandbox_tokens import SandboxTokens
 from sandpod_gateway.content import Picture
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.limits import Requests
-from sandpod_gateway.masking.current import calling
+from sandpod_gateway.masking.current import Call, calling
 from sandpod_gateway.mcp.audit import who
 from sandpod_gateway.mcp.calls import check_scope
 from sandpod_gateway.mcp.toolbox import Parts, SetTool
 from sandpod_gateway.rest.requests import ACTS, KEY_NEEDED, while_connected
 from sandpod_gateway.runs.background import READ_LIMIT
+from sandpod_gateway.sandboxes.lifetimes import Lifetimes
 from sandpod_gateway.usage.amounts import account_of
 
 Valid = Callable[[], Awaitable[bool]]
@@ -45,6 +46,7 @@ class Calls:
     requests: Requests
     audit: AuditLog
     tokens: SandboxTokens
+    lifetimes: Lifetimes
     toolsets: frozenset[str]  # that the server's settings choose
 
     async def tool(self, request: Request, name: str, /, **arguments: Any) -> tuple[dict[str, Any], list[ImageContent]]:
@@ -64,8 +66,10 @@ class Calls:
         return body, [block for block in result.content if isinstance(block, ImageContent)]
 
     @asynccontextmanager
-    async def act(self, request: Request, name: str, *, like: str, code: str | None = None) -> AsyncIterator[None]:
+    async def act(self, request: Request, name: str, *, like: str, code: str | None = None) -> AsyncIterator[Call]:
         """Do what no tool does, with the scopes of the tool that it is `like`, on the record as `name`.
+
+        The call that this gives masks what is shown of the sandbox.
 
         Raises SandpodError: forbidden, quota_exceeded, rate_limited, backend_unavailable (there is no record).
         """
@@ -80,7 +84,7 @@ class Calls:
                 self.parts.sandboxes.meter.call(account_of(caller), caller.key_id)
                 with calling(like) as call:
                     hide(call.masked)
-                    yield
+                    yield call
             except SandpodError as error:
                 act.note(error=error.code)
                 self.parts.metrics.refusals.labels(error.code).inc()

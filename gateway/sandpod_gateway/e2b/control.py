@@ -24,6 +24,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.rest.requests import read_object
 from sandpod_gateway.runs.request import OTHER_NAMES
+from sandpod_gateway.sandboxes.load import Load, load_of
 from sandpod_gateway.secrets.values import parse_secrets
 
 VERSION: Final = "0.6.4"
@@ -84,6 +85,15 @@ class Control:
         await self._calls.tool(request, "close_sandbox", sandbox=request.path_params["sandbox"], force=True)
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
+    async def metrics(self, request: Request) -> Response:
+        """Return what a sandbox uses now; what it used before is not kept."""
+        async with self._calls.act(request, "get_metrics", like="get_sandbox"):
+            record = await self._find(request)
+            if record.status != "Ready":
+                return JSONResponse([])
+            load = await load_of(self._sandboxes, record)
+        return JSONResponse([metric(load, datetime.now(UTC))])
+
     async def set_timeout(self, request: Request) -> Response:
         """Set when a sandbox ends, from now on: `timeout`; or keep it at least as long: `duration`."""
         with ExitStack() as held:
@@ -91,13 +101,13 @@ class Control:
         name = "timeout" if request.url.path.endswith("/timeout") else "duration"
         async with self._calls.act(request, "set_lifetime", like="create_sandbox"):
             record = await self._find(request)
-            await self._sandboxes.set_end(record, _seconds(body, name), shorten=name == "timeout")
+            await self._calls.lifetimes.set_end(record, _seconds(body, name), shorten=name == "timeout")
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
     async def pause(self, request: Request) -> Response:
         """Suspend a sandbox."""
         async with self._calls.act(request, "suspend", like="close_sandbox"):
-            await self._sandboxes.pause(await self._find(request))
+            await self._calls.lifetimes.suspend(await self._find(request))
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
     async def connect(self, request: Request) -> Response:
@@ -107,7 +117,7 @@ class Control:
         async with self._calls.act(request, "connect", like="create_sandbox"):
             found = await self._find(request)
             record = await self._sandboxes.resolve(current_owner(), found.name)
-            await self._sandboxes.set_end(record, _seconds(body, "timeout"), shorten=False)
+            await self._calls.lifetimes.set_end(record, _seconds(body, "timeout"), shorten=False)
         status = HTTPStatus.CREATED if found.status == "Suspended" else HTTPStatus.OK
         return JSONResponse(self._connection(record), status_code=status)
 
@@ -192,6 +202,21 @@ def described(record: SandboxRecord, memory: Mapping[str, int]) -> dict[str, Any
         "memoryMB": memory.get(record.template, 0) >> 20,
         "diskSizeMB": 0,
         "metadata": dict(record.metadata),
+    }
+
+
+def metric(load: Load, now: datetime) -> dict[str, Any]:
+    """Return what a sandbox uses as E2B has it; how many processors it may use is not known."""
+    return {
+        "timestamp": rfc3339(now),
+        "timestampUnix": int(now.timestamp()),
+        "cpuCount": 0,
+        "cpuUsedPct": round(100 * load.processors, 1),
+        "memUsed": load.memory,
+        "memTotal": load.memory_limit,
+        "memCache": 0,
+        "diskUsed": load.disk,
+        "diskTotal": load.disk_limit,
     }
 
 

@@ -23,11 +23,11 @@ class Filesystem:
 
     async def stat(self, request: Request, message: dict[str, Any]) -> dict[str, Any]:
         """Look at a file or folder."""
-        return {"entry": await self._stat(request, _path(message, "path"))}
+        return {"entry": await self._stat(request, path_in(message, "path"))}
 
     async def make_dir(self, request: Request, message: dict[str, Any]) -> dict[str, Any]:
         """Make a folder and those on its way."""
-        path = _path(message, "path")
+        path = path_in(message, "path")
         if await self._exists(request, path):
             step = "Use it, or another path."
             raise SandpodError(ErrorCode.FILE_EXISTS, "There is something at this path already.", next_step=step)
@@ -36,7 +36,7 @@ class Filesystem:
 
     async def move(self, request: Request, message: dict[str, Any]) -> dict[str, Any]:
         """Move a file or folder; a file in its way is replaced."""
-        paths = {name: _path(message, name) for name in ("source", "destination")}
+        paths = {name: path_in(message, name) for name in ("source", "destination")}
         await self._calls.tool(request, "move_file", **paths, overwrite=True, sandbox=request.scope[SANDBOX])
         return {"entry": await self._stat(request, paths["destination"])}
 
@@ -44,7 +44,7 @@ class Filesystem:
         """Remove a file, or a folder with all that is in it; what is not there is as good as removed."""
         try:
             await self._calls.tool(
-                request, "delete_file", path=_path(message, "path"), recursive=True, sandbox=request.scope[SANDBOX]
+                request, "delete_file", path=path_in(message, "path"), recursive=True, sandbox=request.scope[SANDBOX]
             )
         except SandpodError as error:
             if error.code != ErrorCode.NOT_FOUND:
@@ -53,7 +53,7 @@ class Filesystem:
 
     async def list_dir(self, request: Request, message: dict[str, Any]) -> dict[str, Any]:
         """List a folder, and as many levels below it as are asked for."""
-        path, depth = _path(message, "path"), message.get("depth") or 1
+        path, depth = path_in(message, "path"), message.get("depth") or 1
         if not isinstance(depth, int) or depth < 1:
             raise SandpodError(ErrorCode.INVALID_ARGUMENT, "`depth` is 1 or more.", next_step="Correct it.")
         listed, _ = await self._calls.tool(
@@ -98,7 +98,8 @@ def entry_of(entry: FileEntry) -> dict[str, Any]:
     return known
 
 
-def _path(message: dict[str, Any], name: str) -> str:
+def path_in(message: dict[str, Any], name: str) -> str:
+    """Return a path of a message as the tools take it. Raises SandpodError: invalid_path."""
     given = message.get(name)
     if not isinstance(given, str):
         raise SandpodError(ErrorCode.INVALID_PATH, f"`{name}` is missing, or no text.", next_step="Send a path.")

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.e2b.calls import SANDBOX, Calls, Valid
-from sandpod_gateway.e2b.errors import answer_inside
+from sandpod_gateway.e2b.errors import sentence
 from sandpod_gateway.e2b.paths import HOME, inside
 from sandpod_gateway.e2b.results import end_events
 from sandpod_gateway.e2b.rpc import Streamed
@@ -115,8 +115,7 @@ class Interpreter:
                             yield _line(event)
         except SandpodError as error:
             ended = True
-            said = json.loads(bytes(answer_inside(error).body))["message"]
-            yield _line({"type": "error", "name": str(error.code), "value": said, "traceback": ""})
+            yield _line({"type": "error", "name": str(error.code), "value": sentence(error), "traceback": ""})
         finally:
             if not ended:
                 with anyio.move_on_after(_STOP_SECONDS, shield=True):

@@ -11,15 +11,17 @@ from starlette.types import Send
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.e2b.calls import Calls, Valid
 from sandpod_gateway.e2b.connect import STREAMED, Decoder, ending, envelope
-from sandpod_gateway.e2b.errors import connect_error, connect_status
+from sandpod_gateway.e2b.errors import answer_inside, connect_error, connect_status
 from sandpod_gateway.e2b.filesystem import Filesystem
 from sandpod_gateway.e2b.processes import Processes
+from sandpod_gateway.e2b.watches import Watches
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.rest.requests import parsed, read_body
 
 Unary = Callable[[Request, dict[str, Any]], Awaitable[dict[str, Any]]]
 Streaming = Callable[[Request, dict[str, Any], Valid], Awaitable[AsyncGenerator[dict[str, Any], None]]]
 
+SERVICES: Final = ("/process.Process", "/filesystem.Filesystem")
 _STEP: Final = "Send JSON: Content-Type application/json, or application/connect+json for a stream."
 
 
@@ -36,7 +38,7 @@ class Streamed(StreamingResponse):
 class Rpc:
     """Answers calls."""
 
-    def __init__(self, calls: Calls, processes: Processes, files: Filesystem) -> None:
+    def __init__(self, calls: Calls, processes: Processes, files: Filesystem, watches: Watches) -> None:
         self._calls = calls
         self._stream_input = processes.stream_input
         self._unary: dict[str, Unary] = {
@@ -50,10 +52,14 @@ class Rpc:
             "filesystem.Filesystem/Move": files.move,
             "filesystem.Filesystem/ListDir": files.list_dir,
             "filesystem.Filesystem/Remove": files.remove,
+            "filesystem.Filesystem/CreateWatcher": watches.create_watcher,
+            "filesystem.Filesystem/GetWatcherEvents": watches.get_events,
+            "filesystem.Filesystem/RemoveWatcher": watches.remove_watcher,
         }
         self._streaming: dict[str, Streaming] = {
             "process.Process/Start": processes.start,
             "process.Process/Connect": processes.connect,
+            "filesystem.Filesystem/WatchDir": watches.watch_dir,
         }
 
     async def answer(self, request: Request, valid: Valid) -> Response:
@@ -68,33 +74,31 @@ class Rpc:
         raise SandpodError(ErrorCode.NOT_FOUND, "There is no such method.", next_step="Use one of E2B's.")
 
     async def _answer_one(self, request: Request, method: Unary) -> Response:
-        try:
-            _check_type(request, "application/json")
-            with ExitStack() as held:
-                message = parsed(await read_body(request, self._calls.requests, held))
-                return JSONResponse(await method(request, message))
-        except SandpodError as error:
-            return JSONResponse(connect_error(error), status_code=connect_status(error))
+        _check_type(request, "application/json")
+        with ExitStack() as held:
+            message = parsed(await read_body(request, self._calls.requests, held))
+            return JSONResponse(await method(request, message))
 
     async def _answer_stream(self, request: Request, method: Streaming, valid: Valid) -> Response:
-        try:
-            _check_type(request, STREAMED)
-            with ExitStack() as held:
-                body = await read_body(request, self._calls.requests, held)
-                message = next(Decoder().feed(body), b"")
-                messages = await method(request, parsed(message), valid)
-        except SandpodError as error:
-            return Response(ending(connect_error(error)), media_type=STREAMED)
+        _check_type(request, STREAMED)
+        with ExitStack() as held:
+            body = await read_body(request, self._calls.requests, held)
+            messages = await method(request, parsed(next(Decoder().feed(body), b"")), valid)
         return Streamed(_enveloped(messages), media_type=STREAMED, headers={"X-Accel-Buffering": "no"})
 
     async def _take_stream(self, request: Request) -> Response:
-        try:
-            _check_type(request, STREAMED)
-            return Response(
-                envelope(await self._stream_input(request, _messages(request))) + ending(), media_type=STREAMED
-            )
-        except SandpodError as error:
-            return Response(ending(connect_error(error)), media_type=STREAMED)
+        _check_type(request, STREAMED)
+        said = envelope(await self._stream_input(request, _messages(request)))
+        return Response(said + ending(), media_type=STREAMED)
+
+
+def refused(error: SandpodError, request: Request) -> Response:
+    """Return a refusal in the form of the request: of Connect RPC, as one message or a stream, or of plain HTTP."""
+    if _type(request) == STREAMED:
+        return Response(ending(connect_error(error)), media_type=STREAMED)
+    if request.url.path.rpartition("/")[0].endswith(SERVICES):
+        return JSONResponse(connect_error(error), status_code=connect_status(error))
+    return answer_inside(error)
 
 
 async def _messages(request: Request) -> AsyncIterator[dict[str, Any]]:
@@ -115,5 +119,9 @@ async def _enveloped(messages: AsyncGenerator[dict[str, Any], None]) -> AsyncGen
 
 
 def _check_type(request: Request, wanted: str) -> None:
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != wanted:
+    if _type(request) != wanted:
         raise SandpodError(ErrorCode.INVALID_ARGUMENT, "The body is of another type.", next_step=_STEP)
+
+
+def _type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Final
 
 import anyio
@@ -26,7 +25,6 @@ from sandpod_gateway.runner.connection import RunnerConnection, open_connection
 from sandpod_gateway.runner.demux import ConnectionLostError
 from sandpod_gateway.sandboxes.admission import claim
 from sandpod_gateway.sandboxes.endings import forgotten, gone, unusable
-from sandpod_gateway.sandboxes.lifetimes import check_pause, lifetime_until
 from sandpod_gateway.sandboxes.secrets import Secrets
 from sandpod_gateway.usage.meter import Meter
 
@@ -75,7 +73,7 @@ class Sandboxes:
     async def _awake(self, record: SandboxRecord) -> SandboxRecord:
         """Return the sandbox once it takes calls."""
         if record.status in {"Suspended", "Pending"}:
-            await self._disconnect(record.name)  # an earlier stream leads to a pod that is gone
+            await self.disconnect(record.name)  # an earlier stream leads to a pod that is gone
             record = await self._backend.wake(record.name) or record
         note(sandbox=record.name)
         if record.status != "Ready":
@@ -181,17 +179,6 @@ class Sandboxes:
         await self.discard(record)
         return record.name
 
-    async def set_end(self, record: SandboxRecord, seconds: int, *, shorten: bool) -> None:
-        """Let a sandbox live for so many seconds from now on, or at least so many. Raises invalid_argument."""
-        if (wanted := lifetime_until(record, seconds, datetime.now(UTC), shorten=shorten)) is not None:
-            await self._backend.set_lifetime(record.name, ttl=wanted[0], idle_timeout=wanted[1])
-
-    async def pause(self, record: SandboxRecord) -> None:
-        """Suspend a sandbox, with what runs in it; its next use resumes it. Raises invalid_argument, session_busy."""
-        check_pause(record)
-        await self._disconnect(record.name)
-        await self._backend.suspend(record.name)
-
     async def discard(self, record: SandboxRecord) -> None:
         """End a sandbox even if it is in use. Not stopped by the caller's cancellation.
 
@@ -267,14 +254,15 @@ class Sandboxes:
                 continue
             unused = slot.connection is None or slot.connection.closed or slot.last_used < oldest
             if unused or await self._is_gone(name):
-                await self._disconnect(name)
+                await self.disconnect(name)
 
     async def _is_gone(self, name: str) -> bool:
         with contextlib.suppress(SandpodError):
             return await self._backend.get(name) is None
         return False  # nobody knows
 
-    async def _disconnect(self, name: str) -> None:
+    async def disconnect(self, name: str) -> None:
+        """Close the connection to a sandbox, if there is one."""
         if (slot := self._slots.pop(name, None)) is not None:
             await self._close(slot)
 
@@ -290,7 +278,7 @@ class Sandboxes:
     async def close(self) -> None:
         """Close all connections."""
         for name in list(self._slots):
-            await self._disconnect(name)
+            await self.disconnect(name)
 
 
 def _named(records: Sequence[SandboxRecord], session: str) -> SandboxRecord | None:
