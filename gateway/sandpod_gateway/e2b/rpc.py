@@ -94,7 +94,7 @@ class Rpc:
 
 def refused(error: SandpodError, request: Request) -> Response:
     """Return a refusal in the form of the request: of Connect RPC, as one message or a stream, or of plain HTTP."""
-    if _type(request) == STREAMED:
+    if _type(request) == STREAMED and error.code != ErrorCode.UNAUTHORIZED:  # which has a status, to be counted by
         return Response(ending(connect_error(error)), media_type=STREAMED)
     if request.url.path.rpartition("/")[0].endswith(SERVICES):
         return JSONResponse(connect_error(error), status_code=connect_status(error))
