@@ -183,7 +183,11 @@ class KubernetesBackend:
         return record
 
     async def _change(self, name: str, spec: dict[str, Any]) -> SandboxRecord | None:
-        body = await self._open.cluster.merge_patch(names.SANDBOXES, name, {"spec": spec})
+        if self._store.get(name) is None:
+            return None
+        used = {names.ANNOTATION_LAST_ACTIVITY: rfc3339(datetime.now(UTC))}
+        patch = {"metadata": {"annotations": used}, "spec": spec}
+        body = await self._open.cluster.merge_patch(names.SANDBOXES, name, patch)
         return to_record(self._store.take_answer(body))
 
     async def delete(self, name: str) -> None:
