@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any, Final
@@ -14,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from sandpod_api.base import rfc3339
 from sandpod_api.fields import MAX_LIFETIME
-from sandpod_api.names import is_dns_label
+from sandpod_api.names import NETWORK_NONE, is_dns_label
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.current import current_caller, current_owner
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord, WorkspaceRequest
@@ -54,8 +55,17 @@ class Control:
         with ExitStack() as held:
             body = await read_object(request, self._calls.requests, held)
             async with self._calls.act(request, "create_sandbox", like="create_sandbox"):
-                record = await self._sandboxes.create(claim_of(body, current_owner()))
+                record = await self._create(claim_of(body, current_owner()))
         return JSONResponse(self._connection(record), status_code=HTTPStatus.CREATED)
+
+    async def _create(self, claim: ClaimRequest) -> SandboxRecord:
+        """Make a sandbox; where none can be suspended it ends at its timeout instead, as its description says."""
+        try:
+            return await self._sandboxes.create(claim)
+        except SandpodError as error:
+            if error.code != ErrorCode.INVALID_ARGUMENT or claim.workspace is None:
+                raise
+        return await self._sandboxes.create(replace(claim, workspace=None, ttl=claim.idle_timeout))
 
     async def list(self, request: Request) -> Response:
         """List sandboxes, a page at a time."""
@@ -78,6 +88,7 @@ class Control:
             record = await self._find(request)
         found = {**described(record, await self._memory([record])), **self._connection(record)}
         action = "pause" if record.persistent else "kill"
+        found["allowInternetAccess"] = record.network != NETWORK_NONE
         return JSONResponse({**found, "lifecycle": {"onTimeout": action, "autoResume": record.persistent}})
 
     async def kill(self, request: Request) -> Response:
@@ -156,9 +167,8 @@ def claim_of(body: Mapping[str, Any], owner: str) -> ClaimRequest:
         if body.get(name):
             raise NotHereError(message)
     network = body.get("network")
-    opens = isinstance(network, dict) and any(network.get(each) for each in ("allowOut", "rules", "egressProxy"))
-    if body.get("allow_internet_access") is True or opens:
-        raise NotHereError("Sandboxes made by this API have no network; packages are installed by the server.")
+    if isinstance(network, dict) and any(network.get(each) for each in ("allowOut", "rules", "egressProxy")):
+        raise NotHereError("Sandboxes made by this API have no network, so that no part of one can be opened.")
     given, seconds = body.get("templateID") or "", _seconds(body, "timeout")
     if not isinstance(given, str) or not (given in _TEMPLATES or is_dns_label(given)):
         raise _invalid("A template's name has small letters, digits and hyphens.")

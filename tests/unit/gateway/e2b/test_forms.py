@@ -124,7 +124,7 @@ def test_a_claim_is_what_a_client_asks_for() -> None:
         *({"templateID": value} for value in (5, "a/b", "A", "x:y")),
         *({"envVars": value} for value in ("x", {"A": 1}, {"a b": "c"}, {"LD_PRELOAD": "x"})),
         *({"metadata": value} for value in ("x", {"a": 1}, {"a": "x" * 3000})),
-        *({"mcp": {"x": {}}}, {"iam": {"tokens": {}}}, {"volumeMounts": [{}]}, {"allow_internet_access": True}),
+        *({"mcp": {"x": {}}}, {"iam": {"tokens": {}}}, {"volumeMounts": [{}]}),
         {"network": {"allowOut": ["1.1.1.1"]}},
     ],
 )
