@@ -135,10 +135,14 @@ class E2b:
         async def valid() -> bool:
             return self._calls.tokens.check(token, sandbox) is not None
 
-        response = await begin(request, valid)
+        self._calls.requests.enter(owner)
+        try:
+            response = await begin(request, valid)
+        except BaseException:
+            self._calls.requests.leave(owner, 0)
+            raise
 
         async def stream(scope: Scope, receive: Receive, send: Send) -> None:
-            self._calls.requests.enter(owner)
             try:
                 await standing(response, self._ending, scope, receive, send)
             finally:

@@ -34,6 +34,7 @@ Valid = Callable[[], Awaitable[bool]]
 SANDBOX: Final = "sandpod.e2b.sandbox"  # in the scope of a request that is for one: its handle
 WAIT_SECONDS: Final = 15.0  # for output, after which something is sent that keeps proxies from hanging up
 PAUSE_SECONDS: Final = 0.05  # between two looks at a run, whatever its sandbox says
+FULL_PAUSE_SECONDS: Final = 0.005  # where there is more already
 _AT_ONCE: Final = 3  # looks without a pause, so that a short run is over as soon as it can be
 
 
@@ -118,5 +119,6 @@ class Calls:
                 return
             cursor = output.cursor
             if looks > _AT_ONCE:
-                await asyncio.sleep(PAUSE_SECONDS)
+                full = len(output.stdout) + len(output.stderr) > READ_LIMIT // 2
+                await asyncio.sleep(FULL_PAUSE_SECONDS if full else PAUSE_SECONDS)
         raise KEY_NEEDED

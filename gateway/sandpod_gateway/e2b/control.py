@@ -1,6 +1,8 @@
 """E2B's API to make, find, keep and end sandboxes."""
 
 import base64
+import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -33,6 +35,7 @@ VERSION: Final = "0.6.4"
 SECONDS: Final = 300  # that a sandbox lives where nothing is said
 MAX_PAGE: Final = 100
 MAX_METADATA: Final = 2048  # characters of all names and values
+_KEY: Final = re.compile(r"[a-z0-9-]{1,255}", re.ASCII)  # of a request that may be sent again
 _TEMPLATES: Final = frozenset({"", "base", "code-interpreter", "code-interpreter-v1"})  # E2B's own: the default one
 _STATES: Final = {"Ready": "running", "Pending": "running", "Suspended": "paused"}
 _REFUSED: Final = {
@@ -55,7 +58,8 @@ class Control:
         with ExitStack() as held:
             body = await read_object(request, self._calls.requests, held)
             async with self._calls.act(request, "create_sandbox", like="create_sandbox"):
-                record = await self._create(claim_of(body, current_owner()))
+                claim = replace(claim_of(body, current_owner()), session=_session(request))
+                record = await self._create(claim)
         return JSONResponse(self._connection(record), status_code=HTTPStatus.CREATED)
 
     async def _create(self, claim: ClaimRequest) -> SandboxRecord:
@@ -240,6 +244,16 @@ def _fits(record: SandboxRecord, query: Mapping[str, str]) -> bool:
         return False
     wanted = parse_qsl(query.get("metadata", ""), keep_blank_values=True)
     return {(unquote(name), unquote(value)) for name, value in wanted} <= set(record.metadata)
+
+
+def _session(request: Request) -> str:
+    """Return the name of a sandbox that a request which is sent again gets again; empty for any."""
+    key = request.headers.get("idempotency-key")
+    if key is None:
+        return ""
+    if _KEY.fullmatch(key) is None:
+        raise _invalid("An idempotency key has 1 to 255 small letters, digits and hyphens.")
+    return f"e2b-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
 
 
 def _time(text: str) -> datetime:

@@ -36,6 +36,7 @@ async def place() -> Place:
     return made
 
 
+@pytest.mark.promise("sandbox-tokens")
 @pytest.mark.parametrize("caller", [ALICE, LOCAL, SIGNED_IN])
 async def test_a_token_stands_for_its_caller_in_its_sandbox_alone(place: Place, caller: Caller) -> None:
     token = place.tokens.make(caller, "sbx-1", until=None)
@@ -49,6 +50,7 @@ async def test_a_token_stands_for_its_caller_in_its_sandbox_alone(place: Place, 
     assert other.who(token) is None  # whose secrets are others
 
 
+@pytest.mark.promise("sandbox-tokens")
 async def test_a_token_ends_after_a_day_or_with_what_it_was_made_for(place: Place) -> None:
     day, short = (place.tokens.make(ALICE, "sbx-1", until=until) for until in (None, NOW + 60))
     place.now = NOW + 60
@@ -57,6 +59,7 @@ async def test_a_token_ends_after_a_day_or_with_what_it_was_made_for(place: Plac
     assert place.who(day) is None
 
 
+@pytest.mark.promise("sandbox-tokens")
 async def test_a_token_ends_with_its_key_and_has_the_scopes_that_the_key_has_now(place: Place) -> None:
     token = place.tokens.make(ALICE, "sbx-1", until=None)
     place.callers[ALICE.key_id] = narrow = Caller("user:alice", b"a" * 8, read_only=True, key="laptop")
@@ -73,6 +76,7 @@ def changed(token: str, **fields: Any) -> str:
     return "sbt_" + base64.urlsafe_b64encode(json.dumps({**claims, **fields}).encode()).decode() + "." + code
 
 
+@pytest.mark.promise("sandbox-tokens")
 async def test_nothing_else_is_a_token(place: Place) -> None:
     token = place.tokens.make(SIGNED_IN, "sbx-1", until=None)
     admin = {"owner": "user:alice", "tenant": "", "role": "admin"}

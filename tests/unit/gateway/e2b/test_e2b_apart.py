@@ -1,6 +1,7 @@
 """The walls of E2B's API: without a key, with another's, with a token elsewhere, and with what no client sends."""
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -79,10 +80,10 @@ class Place:
 
 
 @asynccontextmanager
-async def place(folder: Path, **settings: Any) -> AsyncIterator[Place]:
+async def place(folder: Path, backend: FakeBackend | None = None, **settings: Any) -> AsyncIterator[Place]:
     path, keys = keys_file(folder, "ann", "eve")
     made = Settings(auth=AuthSettings(keys_file=path), **settings)
-    async with listening(Gateway(made, FakeBackend()), made) as address:
+    async with listening(Gateway(made, backend or FakeBackend()), made) as address:
         yield Place(address, dict(zip(("ann", "eve"), keys, strict=True)))
 
 
@@ -97,7 +98,7 @@ def refusal(answer: httpx2.Response) -> dict[str, Any]:
     return dict(answer.json())
 
 
-@pytest.mark.promise("key-required")
+@pytest.mark.promise("key-required", "sandbox-tokens")
 async def test_nothing_is_answered_without_a_valid_key_or_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +171,27 @@ async def test_a_sandbox_is_kept_as_long_as_is_asked_and_gone_afterwards(tmp_pat
                 assert "was not found" in refused["message"]
 
 
+async def test_a_suspended_sandbox_is_resumed_by_connect(tmp_path: Path) -> None:
+    backend = FakeBackend()
+    async with place(tmp_path, backend) as here:
+        sandbox, token = await here.made()
+        await backend.suspend(sandbox)
+        [listed] = (await here.send("ann", "GET", "/v2/sandboxes", params={"state": "paused"})).json()
+        assert (listed["sandboxID"], listed["state"]) == (sandbox, "paused")
+        assert (await here.inside(sandbox, token, "GET", "/health")).status_code == 502
+        assert (await here.send("ann", "POST", f"/sandboxes/{sandbox}/pause")).status_code == 409
+        assert (await here.send("ann", "POST", f"/v2/sandboxes/{sandbox}/connect", json={})).status_code == 201
+        assert (await here.inside(sandbox, token, "GET", "/health")).status_code == 204
+
+
+async def test_a_request_that_is_sent_twice_makes_one_sandbox(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        keys = ("a-1", "a-1", "b-1", "A")
+        made = [await here.send("ann", "POST", "/v2/sandboxes", headers={"idempotency-key": key}) for key in keys]
+        names = [each.json().get("sandboxID") for each in made]
+        assert (names[0] == names[1] != names[2], made[3].status_code) == (True, 400)
+
+
 async def test_sandboxes_are_listed_by_pages_and_by_what_is_known_of_them(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
         names = [(await here.made(metadata={"n": str(number), "all": "é&="}))[0] for number in range(3)]
@@ -192,7 +214,7 @@ async def test_sandboxes_are_listed_by_pages_and_by_what_is_known_of_them(tmp_pa
 
 
 async def test_hosts_of_sandboxes_lead_to_them_and_other_ports_to_nothing(tmp_path: Path) -> None:
-    settings = {"e2b": E2bSettings(domain=DOMAIN), "allowed_hosts": ["gateway.example.com"]}
+    settings: dict[str, Any] = {"e2b": E2bSettings(domain=DOMAIN), "allowed_hosts": ["gateway.example.com"]}
     async with place(tmp_path, **settings) as here, httpx2.AsyncClient(base_url=here.address, timeout=60) as http:
         key = {"x-api-key": here.keys["ann"]}
         made = await http.post("/v2/sandboxes", headers={**key, "host": f"api.{DOMAIN}"}, json={})
@@ -291,3 +313,38 @@ async def test_each_act_leaves_a_record(tmp_path: Path) -> None:
         *((("call", name, "ok", "user:ann")) for name in ("list_files", "close_sandbox")),
         ("refused", None, None, None),
     ]
+
+
+@pytest.mark.promise("audit-recorded")
+async def test_every_route_leaves_a_record(tmp_path: Path) -> None:
+    log = tmp_path / "audit"
+    async with place(tmp_path, audit=AuditSettings(sink="file", path=log)) as here:
+        sandbox, token = await here.made()
+        for method, path in INSIDE:
+            endless = {"content": envelope({"path": "none"})} if path.endswith("WatchDir") else {}
+            await here.inside(sandbox, token, method, path, **endless)
+        for method, path in sorted(MANAGING, reverse=True):  # the sandbox ends last
+            await here.send("ann", method, path.format(sandbox=sandbox))
+    acts = [each for each in map(json.loads, log.read_text().splitlines()) if each["event"] in {"call", "file"}]
+    counts = Counter(each.get("tool") or each["method"] for each in acts if each["phase"] == "end")
+    assert counts == {
+        "create_sandbox": 3,
+        "list_sandboxes": 2,
+        "get_sandbox": 1,
+        "get_metrics": 1,
+        "close_sandbox": 1,
+        "set_lifetime": 2,
+        "suspend": 1,
+        "connect": 3,
+        "get": 1,
+        "put": 1,
+        "start_run": 3,
+        "read_run": 1,
+        "list_contexts": 3,
+        "list_runs": 6,
+        "stat_file": 3,
+        "move_file": 1,
+        "list_files": 1,
+        "delete_file": 1,
+        "watch": 2,
+    }
