@@ -277,7 +277,8 @@ class Gateway:
             lifetimes=Lifetimes(self._sandboxes, self._backend),
             toolsets=settings.toolsets or ALL,
         )
-        return E2b(calls, files, settings.limits, domain=settings.e2b.domain, ending=self.ending)
+        domain, peers = settings.e2b.domain, self._peers
+        return E2b(calls, files, settings.limits, domain=domain, peers=peers, ending=self.ending)
 
     def _sign_in_routes(self) -> Sequence[BaseRoute]:
         if isinstance(self._auth, SignIn):

@@ -35,6 +35,7 @@ from sandpod_gateway.e2b.rpc import Rpc, refused
 from sandpod_gateway.e2b.watches import Watches
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.audit import RefusedRequests
+from sandpod_gateway.http.peers import Peers
 from sandpod_gateway.http.transports import standing, with_key
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.mcp.tool_results import BUG
@@ -69,14 +70,21 @@ class E2b:
     """The routes."""
 
     def __init__(
-        self, calls: Calls, files: RestFiles, limits: RunLimits, *, domain: str | None, ending: asyncio.Event
+        self,
+        calls: Calls,
+        files: RestFiles,
+        limits: RunLimits,
+        *,
+        domain: str | None,
+        peers: Peers,
+        ending: asyncio.Event,
     ) -> None:
         self._calls = calls
         self._ending = ending
         self._control = Control(calls, domain)
         self._contents = Contents(files)
         self._interpreter = Interpreter(calls, limits)
-        self._rpc = Rpc(calls, Processes(calls, limits), Filesystem(calls), Watches(calls))
+        self._rpc = Rpc(calls, Processes(calls, limits), Filesystem(calls), Watches(calls, peers))
 
     def app(self, *, hosts: list[str], origins: list[str] | None, refusals: RefusedRequests) -> ASGIApp:
         """Return the ASGI app."""
@@ -128,7 +136,7 @@ class E2b:
             "/{service}/{method}": {"POST": partial(self._streamed, self._rpc.answer)},
         }
 
-    async def _streamed(self, begin: Callable[[Request, Valid], Awaitable[Response]], request: Request) -> ASGIApp:
+    async def _streamed(self, begin: Callable[[Request, Valid], Awaitable[ASGIApp]], request: Request) -> ASGIApp:
         """Return an answer that may have no end of its own, as one of the caller's requests in progress."""
         owner, token, sandbox = need_owner(request), _token(request.headers), request.scope[SANDBOX]
 
@@ -181,7 +189,7 @@ class _Admission:
             if headers.get(PORT_HEADER, "49983") not in PORTS:
                 raise NotHereError("The ports of programs in sandboxes can't be reached here.")
             if token is None:
-                raise KEY_NEEDED
+                raise KEY_NEEDED.with_traceback(None)
             _check_user(headers.get("authorization", ""), Request(scope).query_params.get("username"))
         except SandpodError as error:
             await refused(error, Request(scope))(scope, receive, send)

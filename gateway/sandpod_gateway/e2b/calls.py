@@ -121,4 +121,4 @@ class Calls:
             if looks > _AT_ONCE:
                 full = len(output.stdout) + len(output.stderr) > READ_LIMIT // 2
                 await asyncio.sleep(FULL_PAUSE_SECONDS if full else PAUSE_SECONDS)
-        raise KEY_NEEDED
+        raise KEY_NEEDED.with_traceback(None)

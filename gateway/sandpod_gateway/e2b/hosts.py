@@ -41,5 +41,6 @@ def addressed(scope: Scope, domain: str) -> Scope:
     headers = MutableHeaders(raw=list(scope["headers"]))
     if match is not None:
         headers[PORT_HEADER], headers[SANDBOX_HEADER] = match.groups()
-    path = PREFIX + scope["path"]
+    # One that another gateway has passed on has the prefix.
+    path = scope["path"] if scope["path"].startswith(f"{PREFIX}/") else PREFIX + scope["path"]
     return {**scope, "headers": headers.raw, "path": path, "raw_path": path.encode()}

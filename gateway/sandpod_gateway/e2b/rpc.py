@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.types import Send
+from starlette.types import ASGIApp, Send
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.e2b.calls import Calls, Valid
@@ -41,6 +41,7 @@ class Rpc:
     def __init__(self, calls: Calls, processes: Processes, files: Filesystem, watches: Watches) -> None:
         self._calls = calls
         self._stream_input = processes.stream_input
+        self._elsewhere = watches.elsewhere
         self._unary: dict[str, Unary] = {
             "process.Process/List": processes.running,
             "process.Process/SendInput": processes.send_input,
@@ -62,7 +63,7 @@ class Rpc:
             "filesystem.Filesystem/WatchDir": watches.watch_dir,
         }
 
-    async def answer(self, request: Request, valid: Valid) -> Response:
+    async def answer(self, request: Request, valid: Valid) -> ASGIApp:
         """Call a method. Raises SandpodError (not_found): there is no such method. ClientDisconnect."""
         name = "{service}/{method}".format(**request.path_params)
         if name in self._unary:
@@ -73,10 +74,13 @@ class Rpc:
             return await self._take_stream(request)
         raise SandpodError(ErrorCode.NOT_FOUND, "There is no such method.", next_step="Use one of E2B's.")
 
-    async def _answer_one(self, request: Request, method: Unary) -> Response:
+    async def _answer_one(self, request: Request, method: Unary) -> ASGIApp:
         _check_type(request, "application/json")
         with ExitStack() as held:
-            message = parsed(await read_body(request, self._calls.requests, held))
+            body = await read_body(request, self._calls.requests, held)
+            message = parsed(body)
+            if "watcherId" in message and (passed := self._elsewhere(request, message, body)) is not None:
+                return passed
             return JSONResponse(await method(request, message))
 
     async def _answer_stream(self, request: Request, method: Streaming, valid: Valid) -> Response:

@@ -1,24 +1,30 @@
 """E2B's watches of folders: a stream of changes, or a watcher that is asked for them.
 
-A watcher is kept by the gateway that made it.
+A watcher is kept by the gateway that made it; requests about it that arrive at another one are passed on.
 """
 
 import asyncio
 import posixpath
+import re
 import secrets
 import time
 from collections.abc import AsyncGenerator
+from http import HTTPStatus
 from typing import Any, Final
 
 from cachetools import TTLCache
 from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.current import current_owner
 from sandpod_gateway.e2b.calls import SANDBOX, Calls, Valid
+from sandpod_gateway.e2b.errors import connect_error
 from sandpod_gateway.e2b.filesystem import entry_of, path_in
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.watch import Change, Watch
+from sandpod_gateway.http.peers import Peers, was_passed_on
 from sandpod_gateway.masking.current import calling
 from sandpod_gateway.rest.requests import KEY_NEEDED
 
@@ -28,6 +34,7 @@ KEEPALIVE_SECONDS: Final = 15.0
 MAX_WATCHERS: Final = 16  # of one caller
 MAX_ALL: Final = 1000
 FORGET_SECONDS: Final = 3600.0  # after which a watcher that nobody asked is forgotten
+_NAME: Final = re.compile(r"([0-9a-f]{8})[0-9a-f]{8}-[0-9a-f]{32}", re.ASCII)  # of a watcher: where, and which
 _LIKE: Final = "list_files"
 _TYPES: Final = {"create": "EVENT_TYPE_CREATE", "write": "EVENT_TYPE_WRITE", "remove": "EVENT_TYPE_REMOVE"}
 
@@ -35,8 +42,9 @@ _TYPES: Final = {"create": "EVENT_TYPE_CREATE", "write": "EVENT_TYPE_WRITE", "re
 class Watches:
     """The methods, by their names."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, peers: Peers) -> None:
         self._calls = calls
+        self._peers = peers
         self._kept: TTLCache[str, tuple[Watch, bool]] = TTLCache(MAX_ALL, FORGET_SECONDS)
 
     async def watch_dir(
@@ -52,7 +60,7 @@ class Watches:
         if sum(watch.owner == owner for watch, _ in self._kept.values()) >= MAX_WATCHERS:
             message_, step = f"You have {MAX_WATCHERS} watchers, the most for one caller.", "Remove one."
             raise SandpodError(ErrorCode.RATE_LIMITED, message_, next_step=step)
-        name = secrets.token_hex(16)
+        name = f"{self._peers.prefix}{secrets.token_hex(16)}"
         self._kept[name] = await self._begin(request, message), message.get("includeEntry") is True
         return {"watcherId": name}
 
@@ -73,6 +81,21 @@ class Watches:
         self._kept.pop(name, None)
         return {}
 
+    def elsewhere(self, request: Request, message: dict[str, Any], body: bytes) -> ASGIApp | None:
+        """Return what has the gateway answer that has the watcher of a message; None where this one is to."""
+        match = _NAME.fullmatch(str(message.get("watcherId")))
+        if match is None or was_passed_on(request.scope):
+            return None
+        at = self._peers.home(match[0], match[1])
+        if at == self._peers.address:
+            return None
+
+        async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
+            if not await self._peers.pass_on(at, body, scope, receive, send):
+                await JSONResponse(connect_error(_no_watcher()), HTTPStatus.NOT_FOUND)(scope, receive, send)
+
+        return pass_on
+
     async def _begin(self, request: Request, message: dict[str, Any]) -> Watch:
         path, recursive = path_in(message, "path"), message.get("recursive") is True
         async with self._calls.act(request, "watch", like=_LIKE):
@@ -83,8 +106,12 @@ class Watches:
     def _find(self, request: Request, name: str) -> tuple[Watch, bool]:
         found = self._kept.get(name)
         if found is None or (found[0].owner, found[0].sandbox) != (current_owner(), request.scope[SANDBOX]):
-            raise SandpodError(ErrorCode.NOT_FOUND, "There is no such watcher.", next_step="Watch the folder again.")
+            raise _no_watcher()
         return found
+
+
+def _no_watcher() -> SandpodError:
+    return SandpodError(ErrorCode.NOT_FOUND, "There is no such watcher.", next_step="Watch the folder again.")
 
 
 async def _events(watch: Watch, valid: Valid, *, with_entry: bool) -> AsyncGenerator[dict[str, Any], None]:
@@ -103,7 +130,7 @@ async def _events(watch: Watch, valid: Valid, *, with_entry: bool) -> AsyncGener
             yield {"keepalive": {}}
             said = now
         await asyncio.sleep(max(PAUSE_SECONDS, SHARE * (now - begun)))
-    raise KEY_NEEDED
+    raise KEY_NEEDED.with_traceback(None)
 
 
 def _event(change: Change, watch: Watch, *, with_entry: bool) -> dict[str, Any]:

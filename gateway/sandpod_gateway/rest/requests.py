@@ -27,7 +27,7 @@ def need_owner(request: Request) -> str:
     """Return whose request it is. Raises SandpodError (unauthorized)."""
     owner = owner_in(request.scope)
     if owner is None:
-        raise KEY_NEEDED
+        raise KEY_NEEDED.with_traceback(None)  # else it would keep the frames of all requests before
     return owner
 
 

@@ -13,11 +13,13 @@ import pytest
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.audit.settings import AuditSettings
+from sandpod_gateway.auth.links import MemoryStore
 from sandpod_gateway.e2b.connect import Decoder, envelope
 from sandpod_gateway.http import attempts
 from sandpod_gateway.settings import AuthSettings, E2bSettings, Settings
 from support.gateway.fake_gateway import keys_file
 from support.gateway.server import listening
+from support.gateway.team import team
 
 ONE: Final = "/sandboxes/{sandbox}"
 MANAGING: Final = [
@@ -348,3 +350,25 @@ async def test_every_route_leaves_a_record(tmp_path: Path) -> None:
         "delete_file": 1,
         "watch": 2,
     }
+
+
+async def test_a_watcher_is_asked_at_any_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    monkeypatch.setattr(FakeBackend, "link_store", lambda _: store)
+    async with team(monkeypatch) as made:
+        here, there = (Place(each.address, {"ann": "none"}) for each in await made.both())
+        sandbox, token = await here.made("ann")
+
+        async def ask(place: Place, name: str, status: int = 200, **message: Any) -> dict[str, Any]:
+            path = f"/filesystem.Filesystem/{name}"
+            answer = await place.inside(sandbox, token, "POST", path, json=message)
+            assert answer.status_code == status, answer.text
+            return dict(answer.json())
+
+        watcher = (await ask(here, "CreateWatcher", path="."))["watcherId"]
+        await here.inside(sandbox, token, "POST", "/files?path=a")
+        events = (await ask(there, "GetWatcherEvents", watcherId=watcher))["events"]
+        assert [each["type"] for each in events] == ["EVENT_TYPE_CREATE", "EVENT_TYPE_WRITE"]
+        assert await ask(there, "RemoveWatcher", watcherId=watcher) == {}
+        for place in (here, there):
+            assert (await ask(place, "GetWatcherEvents", 404, watcherId=watcher))["code"] == "not_found"

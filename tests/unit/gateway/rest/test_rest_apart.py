@@ -10,15 +10,19 @@ from typing import Any, Final
 import httpx2
 import pytest
 import yaml
+from starlette.authentication import UnauthenticatedUser
+from starlette.requests import Request
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.api.run_results import RunOutput
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.audit.settings import AuditSettings
 from sandpod_gateway.content import Answer
+from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.rest.events import run_events
 from sandpod_gateway.rest.files import METHODS
 from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, STARTED
+from sandpod_gateway.rest.requests import need_owner
 from sandpod_gateway.settings import AuthSettings, Settings
 from support.gateway.fake_gateway import keys_file
 from support.gateway.server import listening
@@ -254,3 +258,12 @@ async def test_stream_of_a_key_that_is_revoked_ends() -> None:
 
     told = [each async for each in run_events(background, "ann", "a.run-1", 0, valid) if each.startswith(b"id")]
     assert [json.loads(each.split(b"data: ")[1])["stdout"] for each in told] == ["1", "2"]
+
+
+def test_refusals_do_not_add_up() -> None:
+    lengths = set()
+    for _ in range(3):
+        with pytest.raises(SandpodError) as refused:
+            need_owner(Request({"type": "http", "user": UnauthenticatedUser()}))
+        lengths.add(len(refused.traceback))
+    assert len(lengths) == 1
