@@ -230,11 +230,7 @@ class Backend(Protocol):
         """Stop a sandbox whose workspace is persistent: its files are kept until it is woken, or ends."""
 
     async def set_lifetime(self, name: str, *, ttl: int, idle_timeout: int) -> SandboxRecord:
-        """Change how long the sandbox lives: seconds from its claim, and seconds without use, at most as many.
-
-        Raises:
-            SandpodError: session_not_found, backend_unavailable.
-        """
+        """Change the seconds from claim to end, and those without use. Raises SandpodError: session_not_found."""
 
     async def delete(self, name: str) -> None:
         """End the sandbox and all that runs in it. No-op when there is none."""

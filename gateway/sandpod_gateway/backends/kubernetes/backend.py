@@ -25,19 +25,10 @@ from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
 from sandpod_gateway.backends.kubernetes.claims.readiness import Background
 from sandpod_gateway.backends.kubernetes.cluster import Cluster, start_error, translated
-from sandpod_gateway.backends.kubernetes.sandbox_secrets import SandboxSecrets
-from sandpod_gateway.backends.kubernetes.secrets import (
-    LINKS_ENTRY,
-    SIGN_IN_ENTRY,
-    KeySecret,
-    SharedSecret,
-    SignInSecrets,
-)
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
+from sandpod_gateway.backends.kubernetes.stores import Stores
 from sandpod_gateway.backends.kubernetes.streams.exec_stream import ExecStream, open_exec
 from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
-from sandpod_gateway.backends.kubernetes.tenants import SandboxTenants
-from sandpod_gateway.backends.kubernetes.usage import ConfigMaps
 from sandpod_gateway.errors import SandpodError
 from sandpod_kube.configuration import has_proxy
 from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError
@@ -51,14 +42,14 @@ CHECK_TIMEOUT: Final = 2.0
 _TRIES: Final = 10  # to note a background run while the resource changes
 
 
-class KubernetesBackend:
+class KubernetesBackend(Stores):
     """Sandboxes in one namespace of a cluster; implements `base.Backend`."""
 
     kind = "kubernetes"
 
     def __init__(self, settings: KubernetesSettings) -> None:
-        self._settings = settings
         self._store = SandboxStore()
+        super().__init__(settings, lambda: self._open.cluster, self._store.get)
         self._background = Background()
         self._touched: LRUCache[str, float] = LRUCache(2 * settings.max_sandboxes)
         self._claimer: Claimer | None = None
@@ -117,42 +108,6 @@ class KubernetesBackend:
         with translated("the templates were listed"):
             page = await self._open.cluster.list_page(names.TEMPLATES, {"limit": str(MAX_TEMPLATES)})
         return tuple(filter(None, map(template_info, page.get("items", []))))
-
-    def link_store(self) -> SharedSecret | None:
-        """Return the Secret of the settings; None when they name none."""
-        secret = self._settings.link_secret
-        return None if secret is None else SharedSecret(lambda: self._open.cluster, secret, LINKS_ENTRY)
-
-    def sign_in_key_store(self) -> SharedSecret | None:
-        """Return the Secret that links are signed with, which has an entry for the key of sign-ins too."""
-        secret = self._settings.link_secret
-        return None if secret is None else SharedSecret(lambda: self._open.cluster, secret, SIGN_IN_ENTRY)
-
-    def sign_in_places(self) -> SignInSecrets | None:
-        """Return the Secrets of the settings; None when they name none."""
-        secrets = self._settings.sign_in_secrets
-        return SignInSecrets(lambda: self._open.cluster, secrets) if secrets else None
-
-    def key_source(self) -> KeySecret | None:
-        """Return the Secret of the settings; None when they name none."""
-        secret = self._settings.keys_secret
-        return None if secret is None else KeySecret(lambda: self._open.cluster, secret, self._settings.watch_silence)
-
-    def usage_store(self) -> ConfigMaps | None:
-        """Return the ConfigMaps of the settings; None when they name none."""
-        settings = self._settings
-        if settings.usage is None:
-            return None
-        return ConfigMaps(lambda: self._open.cluster, settings.usage, settings.watch_silence, settings.usage_owner)
-
-    def tenant_source(self) -> SandboxTenants | None:
-        """Return where tenants are made on first use; None where none are."""
-        namespace, silence = self._settings.first_use_namespace, self._settings.watch_silence
-        return None if namespace is None else SandboxTenants(lambda: self._open.cluster, namespace, silence)
-
-    def secret_source(self) -> SandboxSecrets:
-        """Return the Secrets of the sandboxes' namespace."""
-        return SandboxSecrets(lambda: self._open.cluster, self._store.get, enabled=self._settings.secrets)
 
     def warm(self) -> dict[tuple[str, str], int]:
         """Return how many Ready sandboxes wait for a claim, by tenant (here the default one) and template."""
