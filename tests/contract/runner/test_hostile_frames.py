@@ -11,8 +11,22 @@ from sandpod_runner.protocol import messages as protocol
 from sandpod_runner.protocol.frames import encode
 from support.runner.harness import PATIENCE, Client, Runner, running
 
-KINDS = ["hello", "run", "stdin", "cancel", "follow", "tail", "list", "artifacts", "restart", "file", "ping", "", "x"]
-KINDS += protocol.CHANNEL_FRAMES
+KINDS = [
+    "hello",
+    "run",
+    "stdin",
+    "cancel",
+    "follow",
+    "tail",
+    "list",
+    "usage",
+    "artifacts",
+    "restart",
+    "file",
+    "ping",
+    "x",
+]
+KINDS += ["", *protocol.CHANNEL_FRAMES]
 NAMES = [
     *(
         "run",

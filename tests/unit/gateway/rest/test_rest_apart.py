@@ -12,6 +12,8 @@ from typing import Any, Final
 import httpx2
 import pytest
 import yaml
+from starlette.authentication import UnauthenticatedUser
+from starlette.requests import Request
 from starlette.websockets import WebSocketDisconnect
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
@@ -21,10 +23,12 @@ from sandpod_gateway.api.run_results import RunOutput
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.audit.settings import AuditSettings
 from sandpod_gateway.content import Answer
+from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http import attempts
 from sandpod_gateway.rest.events import run_events, send_events
 from sandpod_gateway.rest.files import METHODS
 from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, STARTED
+from sandpod_gateway.rest.requests import need_owner
 from sandpod_gateway.settings import AuthSettings, Settings
 from support.gateway.fake_gateway import keys_file
 from support.gateway.server import listening
@@ -328,3 +332,12 @@ async def test_a_websocket_is_refused_as_any_other_request_is(tmp_path: Path) ->
             with pytest.raises(InvalidStatus) as refused:
                 await connect(url + query, additional_headers=headers)
             assert refused.value.response.status_code == status, (query, headers)
+
+
+def test_refusals_do_not_add_up() -> None:
+    lengths = set()
+    for _ in range(3):
+        with pytest.raises(SandpodError) as refused:
+            need_owner(Request({"type": "http", "user": UnauthenticatedUser()}))
+        lengths.add(len(refused.traceback))
+    assert len(lengths) == 1
