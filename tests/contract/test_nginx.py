@@ -19,6 +19,7 @@ from sandpod_gateway.settings import Settings
 from support.gateway.peers import ENVELOPE, HEADERS
 from support.gateway.server import listening
 from support.gateway.team import team
+from support.gateway.terminal import terminal
 from support.servers.nginx import nginx
 
 SPEAKS_ONCE: Final = "import time\nprint('begun')\nfor i in range(1000000):\n    time.sleep(0.01)"
@@ -65,6 +66,8 @@ async def test_links_have_the_proxys_address_and_strangers_are_kept_out_behind_i
                 for header, status in (({"origin": "https://evil.example"}, 403), ({"host": "evil.example"}, 421)):
                     answer = await client.post("/mcp", json=link, headers={**HEADERS, **header})
                     assert answer.status_code == status
+            async with terminal(proxy.address, trust=proxy.trust, cols=0) as socket:  # which the gateway itself refuses
+                assert (await socket.last())[1] == 1008
 
 
 @pytest.mark.parametrize("kind", [StreamableHttpTransport, SSETransport])

@@ -62,6 +62,7 @@ async def test_a_shell_is_used_left_and_gone_on_with(alone: Served, address: str
         async with terminal(address, terminal=name) as taker:
             last, code = await again.last()
             assert (last["error"]["error"] if last else None, code) == ("session_busy", 1008)
+            assert 0 < taker.begin <= again.received  # from what was acknowledged last
             assert await taker.run("echo still $((6 * 7))") == "still 42"
             await taker.socket.close(1001)
     assert await error_of(address, terminal=name, received=1) == ("invalid_argument", 1008)
@@ -74,8 +75,8 @@ async def test_a_shell_is_used_left_and_gone_on_with(alone: Served, address: str
 
 
 @pytest.mark.promise("terminal-bounded")
-async def test_a_client_that_does_not_acknowledge_gets_a_window_and_the_rest_when_it_does(
-    address: str,
+async def test_a_client_that_does_not_acknowledge_gets_a_window_and_one_that_types_too_much_is_refused(
+    alone: Served, address: str
 ) -> None:
     size = 2**20
     async with terminal(address, command=f"stty raw; echo begun; head -c {size} /dev/zero") as client:
@@ -100,6 +101,16 @@ async def test_a_client_that_does_not_acknowledge_gets_a_window_and_the_rest_whe
         last, code = await client.last()
         assert (last["error"]["error"] if last else None, code) == ("rate_limited", 1008)
         assert {"taken": 64 * 1024} in client.said
+    async with terminal(address) as client:
+        assert (await alone.http.delete("/api/v1/sandboxes/default")).status_code == 409  # something is going on in it
+        assert (await alone.http.delete("/api/v1/sandboxes/default?force=true")).status_code == 200
+        last, _ = await client.last()
+        assert last is not None
+        # Its end may come before the stream's.
+        assert (last["exit"]["outcome"] if "exit" in last else last["error"]["error"]) in {
+            "cancelled",
+            "session_not_found",
+        }
 
 
 @pytest.mark.promise("audit-recorded", "key-revoked", "key-scopes", "owners-apart", "secret-hidden", "secret-split")

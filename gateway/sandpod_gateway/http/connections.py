@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from fcntl import ioctl
 from typing import Any, ClassVar, Final
 
-import h11
 import uvicorn
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp
@@ -77,7 +76,7 @@ class BoundedConnection(H11Protocol):
             self._leave()
             self._start_timer()
 
-    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+    def handle_websocket_upgrade(self, event: Any) -> None:
         """Pass the connection on for good: no request follows on it."""
         self._leave()
         self._passed_on = True
@@ -125,7 +124,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.logger = _no_requests
+        self.logger = self.conn.logger = _no_requests
 
     async def send(self, message: Any) -> None:
         """Send a message."""

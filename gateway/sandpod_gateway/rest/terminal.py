@@ -168,7 +168,8 @@ class _Client:
         """Serve until the client leaves, or the program ends: then return how. `watch` may end it by an error."""
         tasks: list[asyncio.Future[Any]] = []
         try:
-            await self._tell(terminal=self._terminal.name, received=self._terminal.channel.received)
+            received, offset = self._terminal.channel.received, self._terminal.output.sent
+            await self._tell(terminal=self._terminal.name, received=received, offset=offset)
             shows = asyncio.ensure_future(self._show())
             tasks += [shows, *map(asyncio.ensure_future, (self._receive(), self._type(), watch()))]
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

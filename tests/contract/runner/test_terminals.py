@@ -27,19 +27,22 @@ async def typed(client: Client, command: str = "", **fields: object) -> Terminal
 
 
 @pytest.mark.everywhere
-async def test_programs_find_a_terminal_that_works(client: Client) -> None:
+async def test_programs_find_a_terminal_that_works(client: Client, other: Client) -> None:
     await client.file("mkdir", path="here")
     shell = await typed(client, cols=100, rows=30, cwd="here", env={"MINE": "it is"})
     assert re.fullmatch(r"/dev/pts/\d+", await shell.run("tty"))
     assert await shell.run("stty size") == "30 100"
     assert await shell.run("echo $TERM $MINE ${PWD##*/}") == "xterm-256color it is here"
     assert await shell.run("test -t 0 && test -t 1 && test -t 2 && echo all") == "all"
+    confined = "grep -E 'NoNewPrivs|Seccomp:' /proc/self/status | xargs; ulimit -n -c"
+    assert await shell.run(confined) == (await client.run(confined, "shell")).out.decode().strip().replace("\n", "\r\n")
     # The listing's own descriptor is 3.
     assert (await shell.run("ls /proc/self/fd | xargs")).split() == ["0", "1", "2", "3"]
 
-    await shell.run("trap 'echo it is now $(stty size)' WINCH")
+    await shell.type('sh -c \'trap "stty size; exit" WINCH; sleep 599 & echo arm""ed; wait\'\n')
+    await shell.until("armed")
     await shell.tell("resize", cols=120, rows=40)
-    await shell.until("it is now 40 120")
+    await shell.until("40 120\r\n")
 
     await shell.type("sleep 600\n")
     await client.until_process("sleep 600")
@@ -56,7 +59,7 @@ async def test_programs_find_a_terminal_that_works(client: Client) -> None:
     await shell.type("\x03")
     assert await shell.run("jobs") == ""
 
-    rows = (await client.ask("list")).header["runs"]
+    rows = (await other.ask("list")).header["runs"]
     [row] = [row for row in rows if row["run"] == shell.name]
     assert (row["language"], row["state"], row["detached"]) == ("shell", "live", True)
     await shell.type("sleep 602 & exit 7\n")
@@ -77,7 +80,7 @@ async def test_all_output_comes_once_over_streams_that_break_and_the_runner_keep
     size = 20 * MIB
     stream = await runner.connect()
     terminal = Terminal(stream)
-    await terminal.begin(f"stty raw -echo; echo ready; head -c 6 > typed; seq -f %015.0f {size // 16}")
+    await terminal.begin(f"stty raw -echo; echo ready; head -c 6 > typed; seq -f %015.0f {size // 16} | cat")
     await terminal.until("ready\n")
     before = memory()
     await terminal.type("abc")

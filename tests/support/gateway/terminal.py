@@ -5,6 +5,7 @@ import contextlib
 import json
 import re
 import secrets
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -46,7 +47,8 @@ class TerminalClient:
             return self.said[-1]
         self.got += came
         if self.acks:
-            await self.say(ack=self.received)
+            with contextlib.suppress(ConnectionClosed):  # what came before that is still to be taken
+                await self.say(ack=self.received)
         return None
 
     async def until(self, pattern: str) -> str:
@@ -83,14 +85,17 @@ async def terminal(
     headers: dict[str, str] | None = None,
     host: str | None = None,
     port: int | None = None,
+    trust: ssl.SSLContext | None = None,
     **query: object,
 ) -> AsyncIterator[TerminalClient]:
     """Open a terminal, or go on with one, and take its first message; `host` and `port` say what the name leads to."""
     url = f"{address.replace('http', 'ws', 1)}/api/v1/sandboxes/{sandbox}/terminal?{urlencode(query)}"
     given = (headers or {}) | ({"Authorization": f"Bearer {key}"} if key else {})
     place: dict[str, Any] = {} if host is None else {"host": host, "port": port}
+    if trust is not None:
+        place["ssl"] = trust
     async with connect(url, additional_headers=given, compression=None, max_queue=4, **place) as socket:
         client = TerminalClient(socket)
-        await client.take()
-        client.begin = int(str(query.get("received", 0)))
+        first = await client.take()
+        client.begin = int(first.get("offset", 0)) if first is not None else 0
         yield client
