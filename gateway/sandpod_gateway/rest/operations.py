@@ -59,7 +59,12 @@ OPERATIONS: Final = (
     Operation("DELETE", FILE, "delete_file"),
     Operation("POST", "/sandboxes/{sandbox}/moves", "move_file"),
     Operation("GET", "/sandboxes/{sandbox}/artifacts", "list_artifacts", listing=Listing("artifacts", ("path",))),
-    Operation("GET", "/sandboxes/{sandbox}/packages", "list_packages", listing=Listing("packages", ("name", "source"))),
+    Operation(
+        "GET",
+        "/sandboxes/{sandbox}/packages",
+        "list_packages",
+        listing=Listing("packages", ("name", "source", "version")),
+    ),
     Operation("POST", "/sandboxes/{sandbox}/packages", "install_packages"),
     Operation("POST", "/sandboxes/{sandbox}/links", "create_link", HTTPStatus.CREATED),
     Operation("POST", "/sandboxes/{sandbox}/archives", "fetch_workspace", HTTPStatus.CREATED),
