@@ -31,7 +31,7 @@ RIGHTS: Final = (
     # A WebSocket exec is a GET; API servers from 1.35 on ask for `create` too, as for any other exec.
     *((verb, PODS.plural, "exec") for verb in ("get", "create")),
 )
-"""What the gateway must be allowed in the namespace: verb, resource, subresource. Its Role has this and `POOL_RIGHTS`."""
+"""What the gateway must be allowed in the namespace: verb, resource, part. Its Role has this and `POOL_RIGHTS`."""
 POOL_RIGHTS: Final = (("list", names.POOLS, ""),)  # for administrators: a gateway works without it
 SECRET_RIGHTS: Final = tuple((verb, SECRETS.plural, "") for verb in ("get", "create"))
 """As above, where sandboxes may have secrets."""
