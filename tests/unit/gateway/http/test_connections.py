@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from websockets.asyncio.client import connect as websocket
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
@@ -92,6 +93,16 @@ async def test_connections_that_wait_make_room_and_those_that_are_served_stay(mo
             assert answer.status_code == 200
             async for _ in stream.aiter_lines():
                 pass  # it comes to its end, where a connection that was cut would raise
+
+
+async def test_a_websocket_is_waited_for_and_one_whose_client_has_gone_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.05)
+    async with serving() as (http, connect):
+        url = f"ws://{http.base_url.netloc.decode()}/api/v1/sandboxes/default/terminal"
+        async with websocket(url) as socket:  # the sandbox never answers
+            assert await (await connect(b"")).rest() == b"", "a request is waited for no longer than this"
+            await (await socket.ping())
+    # The server could end: what was asked of the sandbox has been given up.
 
 
 def test_all_descriptors_that_the_system_allows_are_used_and_half_of_them_are_for_connections() -> None:
