@@ -107,7 +107,8 @@ class RestTerminals:
             act.note(run_id=terminal.name)
             client = TerminalClient(socket, terminal, first)
             try:
-                last = await client.serve(partial(self._until_invalid, request))
+                with self.requests.metrics.open_terminals.track_inprogress():
+                    last = await client.serve(partial(self._until_invalid, request))
             finally:
                 act.note(bytes_in=client.typed, bytes_out=client.sent)
                 await terminal.close(stay=client.stays)
