@@ -43,6 +43,8 @@ ANNOTATION_CLAIM_ID: Final = "sandpod.dev/claim-id"
 ANNOTATION_BUSY_UNTIL: Final = "sandpod.dev/busy-until"
 # "true" on a Sandbox whose claim came with secrets: their values are in the Secret of `session_secret_name`.
 ANNOTATION_SECRETS: Final = "sandpod.dev/session-secrets"
+# On a Secret: users whose claims may refer to it, with commas between them; * for everybody.
+ANNOTATION_USERS: Final = "sandpod.dev/users"
 # The hash of the template's spec that a warm Sandbox was made from: others are replaced.
 ANNOTATION_TEMPLATE_HASH: Final = "sandpod.dev/template-hash"
 # "true" on a RuntimeClass: its pods can have a user namespace of their own.

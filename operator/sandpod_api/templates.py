@@ -128,6 +128,7 @@ class TemplateLanguage(ApiModel):
 
 
 SecretObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$", max_length=253)]
+SecretKey = Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)]
 SECRET_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 MAX_SECRETS: Final = 32  # of one sandbox
 _RESERVED: Final = ("PATH", "HOME", "IFS", "ENV", "BASH_ENV", "NODE_OPTIONS")
@@ -143,10 +144,10 @@ class SecretKeyRef(ApiModel):
     """A key of a Secret in the same namespace."""
 
     name: SecretObjectName = Field(description="Name of the Secret.")
-    key: str = Field(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253, description="Its key.")
+    key: SecretKey = Field(description="Its key.")
 
 
-class TemplateSecret(ApiModel):
+class SecretVariable(ApiModel):
     """An environment variable for programs whose value is in a Secret and is masked in what callers get.
 
     The gateway gives it to each run in scope. Neither a pod nor a Sandbox has it in its resource.
@@ -252,7 +253,7 @@ class SandboxTemplateSpec(ApiModel):
     preimport: list[ModuleName] = Field(
         default_factory=list, max_length=32, description="Python modules imported before the first run."
     )
-    secrets: list[TemplateSecret] = Field(
+    secrets: list[SecretVariable] = Field(
         default_factory=list,
         max_length=MAX_SECRETS,
         description="Variables for programs whose values are in Secrets. They reach runs through the gateway, and no "

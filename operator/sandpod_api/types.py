@@ -21,7 +21,7 @@ from sandpod_api.fields import (
     rules,
 )
 from sandpod_api.names import NETWORK_NONE, RUNNER_COMMAND, SHIELDED_COMMAND
-from sandpod_api.templates import NetworkProfile, SandboxTemplate
+from sandpod_api.templates import MAX_SECRETS, NetworkProfile, SandboxTemplate, SecretVariable
 
 __all__ = ["MAX_LIFETIME", "NetworkProfile", "SandboxTemplate", "TemplateRef", "Workspace", "parse_quantity"]
 
@@ -32,6 +32,14 @@ class Claim(ApiModel):
     owner: str = Field(min_length=1, max_length=256, description="The caller that holds the sandbox.")
     session: str = Field("", max_length=256, description="The owner's own name for it; may be empty.")
     time: Timestamp = Field(description="When it was claimed.")
+    secrets: list[SecretVariable] = Field(
+        default_factory=list,
+        max_length=MAX_SECRETS,
+        description="Variables for the owner's programs, from Secrets that name the owner in the annotation "
+        "sandpod.dev/users. They reach runs through the gateway, and no pod.",
+        json_schema_extra=list_map("name"),
+        exclude_if=lambda secrets: not secrets,  # an earlier version refuses a claim with a field that it doesn't know
+    )
 
 
 class Lifetime(ApiModel):

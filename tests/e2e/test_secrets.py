@@ -71,24 +71,35 @@ async def test_gateway_can_make_no_secret_that_means_something_to_kubernetes(clu
             await cluster.kubectl("-n", cluster.sandboxes, "create", account, "-f", "-", stdin=json.dumps(secret))
 
 
-@pytest.mark.promise("secret-hidden")
-async def test_template_gives_the_value_of_a_secret_that_is_there_and_says_which_is_not(
+@pytest.mark.promise("secret-hidden", "secret-referred")
+async def test_template_and_claim_give_the_value_of_a_secret_that_is_there_and_say_which_is_not(
     cluster: Cluster, session: Session
 ) -> None:
     objects, template = Objects(cluster=cluster), "sandpod-test-secrets"
     there = {"name": "TOKEN", "secretKeyRef": {"name": template, "key": "token"}}
     absent = {"name": "ABSENT", "secretKeyRef": {"name": template, "key": "absent"}, "languages": ["javascript"]}
-    await objects.put(
-        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": template}, "stringData": {"token": VALUE}}
-    )
+    for name, users in ((template, None), (f"{template}-mine", "bob, alice"), (f"{template}-bobs", "bob")):
+        metadata = {"name": name, "annotations": {names.ANNOTATION_USERS: users} if users else {}}
+        await objects.put({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"token": VALUE}})
     await objects.apply("SandboxTemplate", template, image=IMAGE, resources=SMALL, secrets=[there, absent])
-    handle = await session.create(template=template)
+    for name in (template, f"{template}-bobs", f"{template}-none"):
+        wanted = {"MINE": {"secret": name, "key": "token"}}
+        refused = await session.call("create_sandbox", template=template, secrets=wanted)
+        assert (refused.error, refused["message"]) == (
+            "not_found",
+            f"The Secret {name} with the key token is not there.",
+        )
+    mine = {"secret": f"{template}-mine", "key": "token", "languages": ["shell"]}
+    handle = await session.create(template=template, secrets={"MINE": mine})
     run = await session.python(CODE, sandbox=handle)
     assert run["stdout"] == f"[secret TOKEN] [secret TOKEN]= {len(VALUE)}\n"
+    shell = await session.call("run_shell_command", command="echo ${#MINE} $MINE", sandbox=handle)
+    assert shell["stdout"] == f"{len(VALUE)} [secret MINE]\n"
     refused = await session.call("run_js_code", code="console.log(1)", sandbox=handle)
     assert refused.error == "not_found"
     assert "ABSENT of the sandbox's template is not there" in refused["message"]
     assert VALUE not in json.dumps(await cluster.pod_of(handle))
     await session.close(handle)
     await objects.delete("sandboxtemplates", template)
-    await objects.delete("secrets", template)
+    for name in (template, f"{template}-mine", f"{template}-bobs"):
+        await objects.delete("secrets", name)

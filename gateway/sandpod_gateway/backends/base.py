@@ -88,6 +88,7 @@ class SandboxRecord:
     persistent: bool = False  # the workspace outlives a suspension
     resumed: datetime | None = None  # when the last suspension ended
     has_secrets: bool = False  # whether its claim came with some
+    refers_to_secrets: bool = False  # whether its claim refers to some
     fresh: bool = field(default=False, compare=False)  # of a claim's answer: whether it was claimed by that very call
 
 

@@ -58,6 +58,11 @@ class _Secrets:
         part, name = self._at(sandbox)
         return await part.backend.secret_source().of_session(name)
 
+    async def of_claim(self, sandbox: str) -> tuple[Secret, ...]:
+        """Return what a sandbox's claim refers to."""
+        part, name = self._at(sandbox)
+        return await part.backend.secret_source().of_claim(name)
+
     async def of_template(self, template: str) -> tuple[Secret, ...] | None:
         """Return a template's secrets."""
         part, name = self._at(template)

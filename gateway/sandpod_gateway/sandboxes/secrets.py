@@ -1,14 +1,16 @@
 """The secrets of sandboxes as their calls need them: read once, prepared for masking, kept for a while.
 
-What a session was given never changes. A template's secrets are read again every half minute, in the background, so
-that no call waits for them but the first.
+What a session was given never changes. What a claim or a template refers to is read again every half minute, in the
+background, so that no call waits for it but the first.
 """
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property, partial
+from typing import Final
 
 from cachetools import LRUCache
 
@@ -20,27 +22,26 @@ from sandpod_gateway.masking.current import current_call
 from sandpod_gateway.masking.masker import Masker
 from sandpod_gateway.secrets.values import Secret, SecretSource, bounded
 
-if TYPE_CHECKING:
-    from datetime import datetime
-
 logger = logging.getLogger(__name__)
 
-MAX_TEMPLATES: Final = 256
+MAX_PLACES: Final = 512  # templates and claims that refer to secrets
 MAX_SANDBOXES: Final = 512  # whose secrets are kept prepared; those of others are read again
 
 
 @dataclass(frozen=True)
 class SecretSet:
-    """The secrets of one sandbox; of those with one name the session's counts."""
+    """The secrets of one sandbox; of those with one name the session's counts, then the claim's."""
 
     secrets: tuple[Secret, ...] = field(default=(), repr=False)
     from_template: tuple[Secret, ...] = field(default=(), repr=False)  # as they were read, to see whether they changed
+    from_claim: tuple[Secret, ...] = field(default=(), repr=False)  # as above
     from_session: tuple[Secret, ...] = field(default=(), repr=False)
 
     @cached_property
     def masker(self) -> Masker | None:
         """What hides all values in what comes from the sandbox; None where there are none."""
-        values = [(each.name, each.value) for each in (*self.from_session, *self.from_template) if each.value]
+        everything = (*self.from_session, *self.from_claim, *self.from_template)
+        values = [(each.name, each.value) for each in everything if each.value]
         return Masker(values) if values else None
 
     def env(self, tool: str, language: str) -> dict[str, str]:
@@ -48,7 +49,8 @@ class SecretSet:
         mine = [secret for secret in self.secrets if secret.is_for(tool, language)]
         for secret in mine:
             if secret.problem:
-                message = f"The secret {secret.name} of the sandbox's template {secret.problem}."
+                whose = "sandbox's template" if secret in self.from_template else "sandbox"
+                message = f"The secret {secret.name} of the {whose} {secret.problem}."
                 step = "Ask the administrator to correct it; runs that do not get it work."
                 raise SandpodError(ErrorCode.NOT_FOUND, message, next_step=step)
         return {secret.name: secret.value for secret in mine}
@@ -57,8 +59,13 @@ class SecretSet:
 NONE: Final = SecretSet()
 
 
+_Key = str | tuple[str, datetime]  # a template's name, or a sandbox's with the time of its claim
+_Reader = Callable[[], Awaitable[tuple[Secret, ...] | None]]
+
+
 @dataclass(slots=True)
-class _Template:
+class _Place:
+    read: _Reader
     secrets: tuple[Secret, ...]
     used: bool = True  # since they were read last
 
@@ -68,7 +75,7 @@ class Secrets:
 
     def __init__(self, source: SecretSource) -> None:
         self._source = source
-        self._templates: LRUCache[str, _Template] = LRUCache(MAX_TEMPLATES)
+        self._places: LRUCache[_Key, _Place] = LRUCache(MAX_PLACES)
         self._sets: LRUCache[tuple[str, datetime], SecretSet] = LRUCache(MAX_SANDBOXES)  # a later one may have the name
 
     async def of(self, record: SandboxRecord) -> SecretSet:
@@ -76,16 +83,17 @@ class Secrets:
 
         Raises backend_unavailable: they can't be read, so that nothing of the sandbox may be shown.
         """
-        from_template = await self._of_template(qualified(record.owner, record.template))
-        if not record.has_secrets and not from_template:
-            return NONE
+        template = qualified(record.owner, record.template)
+        from_template = await self._read(template, partial(self._source.of_template, template))
         which = record.name, record.created
+        from_claim = await self._of_claim(record)
+        if not record.has_secrets and not from_template and not from_claim:
+            return NONE
         found = self._sets.get(which)
-        if found is None or found.from_template is not from_template:
+        if found is None or found.from_template is not from_template or found.from_claim is not from_claim:
             session = await self._of_session(record) if found is None else found.from_session
-            names = {secret.name for secret in session}
-            secrets = (*session, *(each for each in from_template if each.name not in names))
-            found = SecretSet(secrets=secrets, from_template=from_template, from_session=session)
+            secrets = {each.name: each for each in (*from_template, *from_claim, *session)}
+            found = SecretSet(tuple(secrets.values()), from_template, from_claim, session)
             await asyncio.to_thread(lambda: found.masker)
             self._sets[which] = found
         maskers = current_call().maskers
@@ -97,8 +105,8 @@ class Secrets:
         """Raise invalid_argument if a sandbox was claimed before, and with other secrets than those given now."""
         if not given:
             return
-        kept = await self._of_session(record)
-        if {each.name: each for each in kept} != {each.name: each for each in given}:
+        kept = (*await self._of_session(record), *await self._of_claim(record))
+        if {each.name: _as_given(each) for each in kept} != {each.name: each for each in given}:
             message = "You have a sandbox of that name already, and it was made with other secrets or with none."
             step = "Leave `secrets` out, use another name, or close that sandbox first."
             raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
@@ -106,25 +114,34 @@ class Secrets:
     async def _of_session(self, record: SandboxRecord) -> tuple[Secret, ...]:
         return await self._source.of_session(record.name) if record.has_secrets else ()
 
-    async def _of_template(self, name: str) -> tuple[Secret, ...]:
-        known = self._templates.get(name)
+    async def _of_claim(self, record: SandboxRecord) -> tuple[Secret, ...]:
+        if not record.refers_to_secrets:
+            return ()
+        return await self._read((record.name, record.created), partial(self._source.of_claim, record.name))
+
+    async def _read(self, place: _Key, read: _Reader) -> tuple[Secret, ...]:
+        known = self._places.get(place)
         if known is None:
-            secrets = bounded(await self._source.of_template(name) or ())
-            known = self._templates.setdefault(name, _Template(secrets))
+            secrets = bounded(await read() or ())
+            known = self._places.setdefault(place, _Place(read, secrets))
         known.used = True
         return known.secrets
 
     async def reread(self) -> None:
-        """Read the secrets of templates again that were used lately; where that fails they stay as they are."""
-        for name, known in list(self._templates.items()):
+        """Read again what templates and claims refer to, of those used lately; what can't be read stays as it is."""
+        for place, known in list(self._places.items()):
             if not known.used:
-                self._templates.pop(name, None)
+                self._places.pop(place, None)
                 continue
             known.used = False
             try:
-                secrets = await self._source.of_template(name)
+                secrets = await known.read()
             except SandpodError as error:
-                logger.warning("the secrets of template %s can't be read again: %s", name, error)
+                logger.warning("the secrets of %s can't be read again: %s", place, error)
             else:
                 if secrets is not None and bounded(secrets) != known.secrets:
                     known.secrets = bounded(secrets)
+
+
+def _as_given(secret: Secret) -> Secret:
+    return secret if secret.reference is None else replace(secret, value="", problem="")

@@ -6,11 +6,11 @@ No error and no `repr` has a value in it, and neither has one a name that is not
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Final, Protocol, Self
+from typing import Annotated, Any, Final, NamedTuple, Protocol, Self
 
 from pydantic import Field, ValidationError
 
-from sandpod_api.templates import LANGUAGE_NAME, MAX_SECRETS, SECRET_NAME, is_reserved
+from sandpod_api.templates import LANGUAGE_NAME, MAX_SECRETS, SECRET_NAME, SecretKey, SecretObjectName, is_reserved
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.strict_model import StrictModel
 from sandpod_gateway.errors import SandpodError
@@ -25,6 +25,13 @@ _ToolName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 _LanguageName = Annotated[str, Field(pattern=LANGUAGE_NAME)]
 
 
+class Reference(NamedTuple):
+    """An entry of a Secret."""
+
+    secret: str
+    key: str
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Secret:
     """A variable for programs whose value is hidden."""
@@ -34,6 +41,7 @@ class Secret:
     tools: frozenset[str] = frozenset()  # whose runs get it; empty means all
     languages: frozenset[str] = frozenset()  # as above
     problem: str = ""  # why it can't be used, as the end of a sentence
+    reference: Reference | None = None  # where the value is, of one that is not given itself
 
     @classmethod
     def limited(cls, name: str, tools: Iterable[str], languages: Iterable[str], value: str = "") -> Self:
@@ -51,18 +59,28 @@ class SecretSource(Protocol):
     async def of_session(self, sandbox: str) -> tuple[Secret, ...]:
         """Return what was given with a sandbox when it was claimed. Raises backend_unavailable too if it is gone."""
 
+    async def of_claim(self, sandbox: str) -> tuple[Secret, ...]:
+        """Return the secrets that a sandbox's claim refers to, with a problem where the owner may not have one."""
+
     async def of_template(self, template: str) -> tuple[Secret, ...] | None:
         """Return a template's secrets, with a problem where a reference leads nowhere; None without the template."""
 
 
 class _Given(StrictModel):
-    value: Annotated[str, Field(repr=False)]
+    value: Annotated[str | None, Field(repr=False)] = None
+    secret: SecretObjectName | None = None
+    key: SecretKey | None = None
     tools: Annotated[list[_ToolName], Field(max_length=16)] = Field(default_factory=list)
     languages: Annotated[list[_LanguageName], Field(max_length=16)] = Field(default_factory=list)
 
 
+_FORMS: Final = (
+    'Give a text, {"value": "..."} or {"secret": "NAME", "key": "KEY"}; "tools": [...] and "languages": [...] limit it.'
+)
+
+
 def parse_secrets(given: Mapping[Any, Any], tools: Iterable[str], other_names: Mapping[str, str]) -> tuple[Secret, ...]:
-    """Return what a call gives: each name with its value, or with `value`, `tools` and `languages`.
+    """Return what a call gives: each name with its value, or with `value` or `secret` and `key`, `tools`, `languages`.
 
     `tools` are those that run something, and `other_names` are what languages are called as well.
     Raises SandpodError: invalid_argument.
@@ -90,11 +108,16 @@ def _parsed(name: Any, given: Any, other_names: Mapping[str, str]) -> Secret:
         where = error.errors(include_url=False, include_input=False)[0]["loc"][:1]
         field_name = where[0] if where and where[0] in _Given.model_fields else "it"
         message = f"The secret {name} is wrong: {field_name} is missing, unknown or of another form."
-        raise _refusal(message, 'Give a text, or {"value": "...", "tools": [...], "languages": [...]}.') from None
+        raise _refusal(message, _FORMS) from None
+    languages = frozenset(other_names.get(language, language) for language in parsed.languages)
+    secret = Secret.limited(name, parsed.tools, languages, parsed.value or "")
+    if parsed.secret is not None and parsed.key is not None and parsed.value is None:
+        return replace(secret, reference=Reference(parsed.secret, parsed.key))
+    if parsed.value is None or parsed.secret is not None or parsed.key is not None:
+        raise _refusal(f"The secret {name} needs either a value, or a Secret and its key.", _FORMS)
     if problem := value_problem(parsed.value):
         raise _refusal(f"The value of secret {name} {problem}.", "Correct it, or pass what is no secret as `env`.")
-    languages = frozenset(other_names.get(language, language) for language in parsed.languages)
-    return Secret.limited(name, parsed.tools, languages, parsed.value)
+    return secret
 
 
 def value_problem(value: str) -> str:
@@ -115,7 +138,7 @@ def value_problem(value: str) -> str:
 
 
 def resolved(secret: Secret, data: bytes | None) -> Secret:
-    """Return a template's secret with its value, or with the reason why there is none."""
+    """Return a secret that refers to its value with that value, or with the reason why there is none."""
     if data is None:
         return replace(secret, problem="is not there")
     try:
@@ -128,7 +151,7 @@ def resolved(secret: Secret, data: bytes | None) -> Secret:
 
 
 def bounded(secrets: Iterable[Secret]) -> tuple[Secret, ...]:
-    """Return a template's secrets; those for which there is no room any more have that as their problem."""
+    """Return secrets that refer to their values; those for which there is no room have that as their problem."""
     kept, size = [], 0
     for secret in secrets:
         size += len(secret.value.encode())

@@ -27,6 +27,10 @@ def compute_status(observed: ObservedSandbox, now: datetime) -> SandboxStatus:
     observed = _current(observed)
     old, pod = observed.sandbox.status, observed.pod
     conditions = merge(old.conditions, _conditions(observed, now), now, observed.sandbox.metadata.generation)
+    if is_final(conditions) and not is_final(old.conditions):
+        # What is kept for a while after an end counts from the end, and not from when it was not ready yet.
+        ended = {"last_transition_time": now}
+        conditions = [c.model_copy(update=ended) if c.type == ConditionType.READY else c for c in conditions]
     ready = find(conditions, ConditionType.READY)
     last = old if is_over(conditions) else SandboxStatus()
     used, expires = lifetime.shown(observed.sandbox, now, suspends=observed.suspends)

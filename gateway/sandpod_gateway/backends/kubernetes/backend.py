@@ -93,6 +93,7 @@ class KubernetesBackend:
 
     async def claim(self, request: ClaimRequest) -> SandboxRecord:
         """Give the caller a sandbox that is Ready; see `base.Backend.claim`."""
+        await self.secret_source().check(request)
         sandbox, fresh = await self._open.claim(request)
         if fresh:
             # A claim counts as use and writes so: the first run right after it need not write again.

@@ -191,6 +191,8 @@ class InProcessBackend:
             raise invalid(f"There is no template {request.template!r} here, only {settings.template!r}.", step)
         if request.network != NETWORK_NONE:
             raise invalid("Sandboxes on this server have no network; the only network profile is 'none'.", step)
+        if any(each.reference is not None for each in request.secrets):
+            raise invalid("This server has no Secrets to refer to.", "Give the secret's value instead.")
         if request.workspace is not None:
             raise invalid("Workspaces here have a fixed size and end with their sandbox: none is persistent.", step)
         if not (1 <= ttl <= MAX_LIFETIME and 1 <= idle_timeout <= MAX_LIFETIME):

@@ -19,6 +19,10 @@ class LocalSecrets:
         """Return what was given with a sandbox."""
         return self.given.get(sandbox, ())
 
+    async def of_claim(self, _: str) -> tuple[Secret, ...]:
+        """Return nothing: there are no Secrets that a claim could refer to."""
+        return ()
+
     async def of_template(self, _: str) -> tuple[Secret, ...]:
         """Return what the settings name: there is one template."""
         return tuple([await _read(source) for source in self.sources])

@@ -41,7 +41,7 @@ Secrets = Annotated[
     BeforeValidator(arguments.parsed),
     Field(
         description="Environment variables of its runs that are masked in output: name to value, or to {value, tools, "
-        "languages} for those runs only."
+        "languages} for those runs only; {secret, key} in place of value for one that the administrator keeps."
     ),
 ]
 Force = Annotated[bool, Field(description="End it even while something runs in it.")]

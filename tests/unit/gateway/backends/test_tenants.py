@@ -169,6 +169,7 @@ async def test_secrets_are_read_where_the_sandbox_or_template_is(
     source = backend.secret_source()
     for name, value in (("a.x", "value-of-a"), ("b.x", "value-of-b")):
         assert [secret.value for secret in await source.of_session(name)] == [value]
+        assert [secret.value for secret in await source.of_claim(name)] == [value]
         assert [secret.value for secret in await source.of_template(name) or ()] == [value]
 
 
@@ -179,6 +180,9 @@ class _Found:
     async def of_session(self, sandbox: str) -> tuple[Secret, ...]:
         assert sandbox == "x"
         return (Secret(name="A", value=self.value),)
+
+    async def of_claim(self, sandbox: str) -> tuple[Secret, ...]:
+        return await self.of_session(sandbox)
 
     async def of_template(self, template: str) -> tuple[Secret, ...] | None:
         return await self.of_session(template)

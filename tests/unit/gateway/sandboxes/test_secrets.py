@@ -12,7 +12,7 @@ from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.masking.current import calling, current_call
 from sandpod_gateway.sandboxes.secrets import NONE, Secrets
-from sandpod_gateway.secrets.values import Secret
+from sandpod_gateway.secrets.values import Reference, Secret
 
 RECORD: Final = SandboxRecord(
     name="sbx-1",
@@ -28,12 +28,16 @@ RECORD: Final = SandboxRecord(
 )
 
 
+PLACE: Final = Reference("vault", "key")
+
+
 class Source:
     """Counts what it is asked; fails with `error`."""
 
     def __init__(self) -> None:
         self.session: tuple[Secret, ...] = (Secret(name="A", value="session-value-1"),)
         self.template: tuple[Secret, ...] | None = (Secret(name="T", value="template-value"),)
+        self.claim: tuple[Secret, ...] = ()
         self.error: SandpodError | None = None
         self.asked: list[str] = []
 
@@ -42,6 +46,10 @@ class Source:
         if self.error is not None:
             raise self.error
         return self.session
+
+    async def of_claim(self, sandbox: str) -> tuple[Secret, ...]:
+        self.asked.append(f"claim of {sandbox}")
+        return self.claim
 
     async def of_template(self, template: str) -> tuple[Secret, ...] | None:
         self.asked.append(template)
@@ -122,6 +130,29 @@ async def test_reference_that_leads_nowhere_stops_the_runs_that_would_get_it_and
         found.env("run_shell_command", "shell")
     assert refused.value.code == ErrorCode.NOT_FOUND
     assert refused.value.message == "The secret T of the sandbox's template is not there."
+
+
+async def test_what_a_claim_refers_to_is_between_the_templates_and_the_sessions_and_is_read_again(
+    secrets: Secrets, source: Source
+) -> None:
+    record = replace(RECORD, refers_to_secrets=True)
+    source.claim = tuple(Secret(name=name, value=f"claim-value-{name}", reference=PLACE) for name in "ACT")
+    for _ in range(2):
+        found = await secrets.of(record)
+        env = found.env("", "python")
+        assert env == {"A": "session-value-1", "C": "claim-value-C", "T": "claim-value-T"}
+        assert found.masker is not None
+        assert found.masker.text("claim-value-A template-value") == "[secret A] [secret T]"
+    assert source.asked == ["default", "claim of sbx-1", "sbx-1"]
+    given = Secret(name="C", reference=PLACE)
+    source.claim = (replace(given, problem="is not there"),)
+    await secrets.reread()
+    with pytest.raises(SandpodError, match=r"The secret C of the sandbox is not there\."):
+        (await secrets.of(record)).env("", "python")
+    await secrets.confirm(record, (*source.session, given))
+    for other in (given, replace(given, reference=Reference("other", "key"))):
+        with pytest.raises(SandpodError, match="other secrets"):
+            await secrets.confirm(record, (other,))
 
 
 async def test_values_that_can_not_be_read_stop_the_call(secrets: Secrets, source: Source) -> None:

@@ -12,6 +12,7 @@ from sandpod_gateway.runs.request import OTHER_NAMES
 from sandpod_gateway.secrets.values import (
     MAX_VALUE,
     MAX_VALUES,
+    Reference,
     Secret,
     bounded,
     dump,
@@ -41,9 +42,26 @@ def test_secret_is_a_value_or_a_value_with_its_scope() -> None:
     assert not limited.is_for("run_python_code", "shell")
 
 
+def test_secret_can_refer_to_one_that_the_administrator_keeps() -> None:
+    [secret] = parse({"A": {"secret": "vault", "key": "token", "tools": ["start_run"]}})
+    assert secret == Secret(name="A", reference=Reference("vault", "token"), tools=frozenset({"start_run"}))
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
+        *(
+            ({"A": wrong}, "needs either a value, or a Secret and its key")
+            for wrong in (
+                {},
+                {"secret": "vault"},
+                {"key": "token"},
+                {"value": VALUE, "secret": "vault", "key": "token"},
+                {"value": VALUE, "key": "token"},
+            )
+        ),
+        ({"A": {"secret": "../vault", "key": "token"}}, "secret is missing, unknown or of another form"),
+        ({"A": {"secret": "vault", "key": "a/b"}}, "key is missing, unknown or of another form"),
         ({VALUE: "A_NAME_12"}, "name is not that of an environment variable"),
         ({"": VALUE}, "name is not that"),
         ({"A=B": VALUE}, "name is not that"),
@@ -63,7 +81,6 @@ def test_secret_is_a_value_or_a_value_with_its_scope() -> None:
         ({"A": {"value": VALUE, "languages": [f"{VALUE}!"]}}, "languages is missing"),
         ({"A": {"value": VALUE, VALUE: 1}}, "it is missing"),
         ({"A": {"value": [VALUE]}}, "value is missing"),
-        ({"A": {}}, "value is missing"),
         ({"A": 12345678}, "it is missing"),
         ({"A": None}, "it is missing"),
     ],

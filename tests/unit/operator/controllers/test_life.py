@@ -170,6 +170,24 @@ async def test_held_sandbox_that_ran_out_of_memory_is_failed_and_not_made_anew()
     assert world.named("Sandbox") == []
 
 
+async def test_sandbox_that_fails_long_after_it_began_to_start_says_so_and_is_kept_as_long_as_any_other() -> None:
+    world = await world_with()
+    await world.given(SANDBOXES, fresh())
+    await world.pod_becomes("box", waiting("ImagePullBackOff", "no such image"))
+    await world.after(world.settings.retention + 1)
+    assert world.sandbox().status.reason == "ImagePullFailed"
+    await world.pod_becomes("box", ended(1))
+    assert world.sandbox().status.phase == "Failed"
+    await world.after(world.settings.failed_pod_grace - 1)
+    assert world.named("Pod") == ["box"]
+    await world.after(1)
+    assert world.named("Pod") == []
+    await world.after(world.settings.retention - world.settings.failed_pod_grace - 1)
+    assert world.named("Sandbox") == ["box"]
+    await world.after(1)
+    assert world.named("Sandbox") == []
+
+
 async def test_held_sandbox_whose_pod_is_deleted_says_node_lost() -> None:
     world = await world_with()
     await world.given(SANDBOXES, fresh())

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+import select
 import signal
 import sys
 import time
@@ -59,6 +60,7 @@ async def test_program_whose_start_was_not_read_yet_is_not_called_failed_when_th
     zygote = launcher._zygote.pid
     first = start(launcher, "/bin/sleep", "3041")
     until(lambda: any(b"3041" in command_line(pid) for pid in process_tree.trees([zygote], process_tree.parents())))
+    until(lambda: bool(select.select([launcher._zygote.sock], [], [], 0)[0]))  # it has been told, and not read
     os.kill(zygote, signal.SIGSTOP)
     until(lambda: Path(f"/proc/{zygote}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T")
     second = start(launcher, "/bin/sh", "-c", "exit 4")  # which the first zygote never reads

@@ -83,6 +83,7 @@ def to_record(sandbox: Sandbox) -> SandboxRecord | None:
         expires=sandbox.status.expires_at or _expiry(sandbox, claim.time, activity),
         persistent=sandbox.spec.workspace is not None and sandbox.spec.workspace.persistent,
         has_secrets=names.ANNOTATION_SECRETS in sandbox.metadata.annotations,
+        refers_to_secrets=bool(claim.secrets),
         resumed=suspended.last_transition_time if suspended is not None and suspended.status == "False" else None,
     )
 

@@ -13,13 +13,14 @@ from pydantic import ValidationError
 
 from sandpod_api import names
 from sandpod_api.base import rfc3339
+from sandpod_api.templates import SecretKeyRef, SecretVariable
 from sandpod_api.types import Claim, Lifetime, Sandbox, SandboxSpec, SandboxTemplate, TemplateRef, Workspace
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest, invalid
 from sandpod_gateway.backends.kubernetes.cache.records import is_live, workspace_max
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.secrets.values import dump
+from sandpod_gateway.secrets.values import Secret, dump
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +79,31 @@ def check_request(request: ClaimRequest, settings: KubernetesSettings, now: date
         step = "Leave secrets out, or ask the administrator for the setting kubernetes.secrets."
         raise invalid("This server keeps no secrets for sandboxes.", step)
     try:
-        claim = Claim(owner=request.owner, session=request.session, time=now.replace(microsecond=0))
-        secrets = dump(request.secrets) if request.secrets else b""
+        claim = Claim(
+            owner=request.owner,
+            session=request.session,
+            time=now.replace(microsecond=0),
+            secrets=[_variable(each) for each in request.secrets if each.reference is not None],
+        )
+        given = [each for each in request.secrets if each.reference is None]
+        secrets = dump(given) if given else b""
         return Wanted(template, request.network, claim, lifetime_of(request), request.workspace, may_make, secrets)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(str(part) for part in first["loc"]).replace("idleTimeout", "idle_timeout")
         message = f"{field} is not valid: {first['msg']}."
         raise invalid(message, "Correct the argument and call again.") from error
+
+
+def _variable(secret: Secret) -> SecretVariable:
+    """Return what a claim says of a secret that refers to its value."""
+    name, key = secret.reference or ("", "")
+    return SecretVariable(
+        name=secret.name,
+        secret_key_ref=SecretKeyRef(name=name, key=key),
+        tools=sorted(secret.tools),
+        languages=sorted(secret.languages),
+    )
 
 
 def lifetime_of(request: ClaimRequest) -> Lifetime | None:

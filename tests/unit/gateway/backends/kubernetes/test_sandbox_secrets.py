@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,11 +15,12 @@ import pytest
 
 from sandpod_api import names
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.auth.callers import owner_of
 from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.backends.kubernetes.backend import KubernetesBackend
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError, StartError
-from sandpod_gateway.secrets.values import Secret
+from sandpod_gateway.secrets.values import Reference, Secret
 from support.gateway.kube_objects import body
 from support.gateway.peers import until
 from support.servers.kube_server import KubeServer, serve
@@ -49,9 +51,10 @@ def refer(kube: KubeServer, *secrets: dict[str, Any]) -> None:
     kube.api.templates["default"] = {"spec": {"image": "x", "secrets": list(secrets)}}
 
 
-def store(kube: KubeServer, name: str, **data: str) -> None:
+def store(kube: KubeServer, name: str, users: str | None = None, **data: str) -> None:
     encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
-    kube.secrets[name] = {"metadata": {"name": name}, "data": encoded}
+    annotations = {} if users is None else {names.ANNOTATION_USERS: users}
+    kube.secrets[name] = {"metadata": {"name": name, "annotations": annotations}, "data": encoded}
 
 
 @pytest.mark.promise("secret-hidden", "secret-shared")
@@ -126,7 +129,8 @@ async def test_references_of_a_template_lead_to_values_or_to_what_is_wrong(
         {"name": "D", "secretKeyRef": {"name": "app", "key": "short"}},
     )
     found = {secret.name: secret for secret in await source.of_template("default") or ()}
-    assert found["A"] == Secret(name="A", value=VALUE, languages=frozenset({"shell"}))
+    place = Reference("app", "a")
+    assert found["A"] == Secret(name="A", value=VALUE, languages=frozenset({"shell"}), reference=place)
     assert [found[name].problem[:12] for name in "BCD"] == ["is not there", "is not there", "has fewer th"]
     assert "secret C of template default (Secret none, key c) is not there" in caplog.text
     assert VALUE not in caplog.text
@@ -135,6 +139,61 @@ async def test_references_of_a_template_lead_to_values_or_to_what_is_wrong(
     with pytest.raises(SandpodError) as refused:
         await source.of_template("default")
     assert refused.value.code == ErrorCode.BACKEND_UNAVAILABLE
+
+
+ALICE: Final = owner_of("", "alice")
+REFERRING: Final = Secret(name="OTHER", reference=Reference("vault", "token"), tools=frozenset({"start_run"}))
+
+
+@pytest.mark.promise("secret-referred")
+@pytest.mark.parametrize(
+    ("users", "owner"),
+    [("alice", ALICE), ("bob, alice", owner_of("research", "alice")), ("*", owner_of("", "carol"))],
+)
+async def test_claim_refers_to_secrets_that_name_its_user(
+    kube: KubeServer,
+    backends: tuple[KubernetesBackend, KubernetesBackend],
+    caplog: pytest.LogCaptureFixture,
+    users: str,
+    owner: str,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    one, two = backends
+    store(kube, "vault", users, token=VALUE)
+    kube.show("ADDED", body("w"))
+    await until(lambda: one.warm() == {("", "default"): 1})
+    record = await one.claim(ClaimRequest(owner=owner, secrets=(*GIVEN, REFERRING)))
+    assert (record.has_secrets, record.refers_to_secrets) == (True, True)
+    [written] = kube.api.objects["w"]["spec"]["claim"]["secrets"]
+    place = {"name": "vault", "key": "token"}
+    assert written == {"name": "OTHER", "secretKeyRef": place, "tools": ["start_run"], "languages": []}
+    assert VALUE not in json.dumps(kube.api.objects) + caplog.text + repr(record)
+    await until(lambda: two._store.get("w") is not None)
+    source = two.secret_source()
+    assert await source.of_session("w") == GIVEN
+    assert await source.of_claim("w") == (replace(REFERRING, value=VALUE),)
+    store(kube, "vault", "bob", token=VALUE)  # taken back
+    assert await source.of_claim("w") == (replace(REFERRING, problem="is not there"),)
+
+
+@pytest.mark.promise("secret-referred")
+@pytest.mark.parametrize("users", [None, "", "bob", "alice2", "user:alice", "al*", "alice, bob"])
+async def test_claim_learns_nothing_of_a_secret_that_does_not_name_its_user(
+    kube: KubeServer, backends: tuple[KubernetesBackend, KubernetesBackend], users: str | None
+) -> None:
+    store(kube, "vault", users, token=VALUE)
+    kube.show("ADDED", body("w"))
+    await until(lambda: backends[0].warm() == {("", "default"): 1})
+    owner = owner_of("", "alice, bob") if users == "alice, bob" else ALICE  # a name is one, whatever is in it
+    answers = set()
+    for secret in ("vault", "vault-that-is-not-there"):
+        wanted = replace(REFERRING, reference=Reference(secret, "token"))
+        with pytest.raises(SandpodError) as refused:
+            await backends[0].claim(ClaimRequest(owner=owner, secrets=(wanted,)))
+        error = refused.value
+        answers.add((error.code, error.message.replace(secret, "NAME"), error.next_step))
+    assert [code for code, _, _ in answers] == [ErrorCode.NOT_FOUND]
+    assert "claim" not in kube.api.objects["w"]["spec"]
 
 
 async def test_server_without_secrets_needs_no_right_to_them_and_takes_none(kube: KubeServer, tmp_path: Path) -> None:
@@ -151,6 +210,10 @@ async def test_server_without_secrets_needs_no_right_to_them_and_takes_none(kube
             assert await backend.secret_source().of_template("default") == ()
             with pytest.raises(SandpodError, match="keeps no secrets"):
                 await backend.claim(ClaimRequest(owner="alice", secrets=GIVEN))
+            referring = Secret(name="A", reference=Reference("app", "a"))
+            with pytest.raises(SandpodError, match="keeps no secrets"):
+                await backend.claim(ClaimRequest(owner="alice", secrets=(referring,)))
+            assert await backend.secret_source().of_claim("any") == ()
         finally:
             await backend.close()
     assert not kube.api.objects
