@@ -13,6 +13,7 @@ from websockets.exceptions import InvalidStatus
 
 from sandpod_gateway.auth.api_keys import make_key
 from sandpod_gateway.rest import terminal as rest
+from sandpod_gateway.rest.terminal_client import WINDOW
 from support.gateway.served import LOCAL, Served, gateway
 from support.gateway.terminal import TerminalClient, terminal
 
@@ -81,10 +82,10 @@ async def test_a_client_that_does_not_acknowledge_gets_a_window_and_one_that_typ
     size = 2**20
     async with terminal(address, command=f"stty raw; echo begun; head -c {size} /dev/zero") as client:
         client.acks = False
-        while client.received < rest.WINDOW:
+        while client.received < WINDOW:
             await client.take()
         # It can still say something, and more than the program reads is not taken.
-        assert client.received < rest.WINDOW + 64 * 1024
+        assert client.received < WINDOW + 64 * 1024
         await client.say(ack=client.received)
         client.acks = True
         last, code = await client.last()

@@ -125,6 +125,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.logger = self.conn.logger = _no_requests
+        self.default_headers = []  # an ending server's say "Connection: close", and a WebSocket's something else
 
     async def send(self, message: Any) -> None:
         """Send a message."""
