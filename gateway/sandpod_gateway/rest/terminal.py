@@ -7,6 +7,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -31,8 +32,9 @@ from sandpod_gateway.mcp.arguments import DEFAULT
 from sandpod_gateway.mcp.audit import who
 from sandpod_gateway.mcp.calls import chosen_toolsets
 from sandpod_gateway.rest import answers
+from sandpod_gateway.rest.key_check import KeyCheck
 from sandpod_gateway.rest.operations import PREFIX
-from sandpod_gateway.rest.requests import ACTS, KEY_NEEDED, need_owner
+from sandpod_gateway.rest.requests import ACTS, need_owner
 from sandpod_gateway.terminals.service import TOOL, TerminalRequest, Terminals
 from sandpod_gateway.terminals.terminal import Terminal
 from sandpod_gateway.usage.amounts import account_of
@@ -43,7 +45,6 @@ WEBSOCKETS: Final = re.compile(
 )  # where there is one
 WINDOW: Final = 256 * 1024  # bytes that may be sent before the client has acknowledged them
 _PIECE: Final = 64 * 1024
-KEY_SECONDS: Final = 10.0  # between two looks whether the caller's key still holds
 _TOOLSET: Final = "core"  # of the tool that does the same
 _DONE, _REFUSED, _FAILED = 1000, 1008, 1011  # codes of RFC 6455
 _Size = Annotated[int, Field(ge=1, le=1000)]
@@ -91,28 +92,25 @@ class RestTerminals:
     async def _serve(self, request: Request, socket: WebSocket, _scope: Scope, _receive: Receive, _send: Send) -> None:
         await socket.accept()
         act = Act("terminal", who(), request.query_params.get("command"))
-        with calling(TOOL) as call:
+        with ExitStack() as held, calling(TOOL) as call:
             hide(call.masked)
             try:
                 async with self.audit.recording(act):
-                    await self._talk(request, socket, call, act)
+                    await self._talk(request, socket, call, act, held)
             except SandpodError as error:
                 await _end(socket, {"error": call.masked(error.problem().model_dump(mode="json"))}, _code_of(error))
 
-    async def _talk(self, request: Request, socket: WebSocket, call: Call, act: Act) -> None:
+    async def _talk(self, request: Request, socket: WebSocket, call: Call, act: Act, held: ExitStack) -> None:
         owner = need_owner(request)
         try:
             await self.audit.begin()
             self.requests.enter(owner)
-        except SandpodError as error:
-            note(error=error.code)
-            raise
-        try:
+            held.callback(self.requests.leave, owner, 0)  # once the last message is sent, too
             terminal = await self._open(request, owner)
             act.note(run_id=terminal.name)
             client = _Client(socket, terminal)
             try:
-                last = await client.serve(partial(self._until_invalid, request))
+                last = await client.serve(KeyCheck.of(self.auth, request).until_changed)
             finally:
                 act.note(bytes_in=client.typed, bytes_out=client.sent)
                 await terminal.close(stay=client.stays)
@@ -122,8 +120,6 @@ class RestTerminals:
         except SandpodError as error:
             note(error=error.code)
             raise
-        finally:
-            self.requests.leave(owner, 0)
 
     async def _open(self, request: Request, owner: str) -> Terminal:
         if _TOOLSET not in chosen_toolsets(self.toolsets):
@@ -143,14 +139,6 @@ class RestTerminals:
             return await self.terminals.attach(owner, query.terminal, sandbox=sandbox, received=query.received)
         wanted = TerminalRequest(command=query.command, cwd=query.cwd, cols=query.cols, rows=query.rows)
         return await self.terminals.open(owner, wanted, sandbox=sandbox)
-
-    async def _until_invalid(self, request: Request) -> None:
-        """Raise unauthorized once the caller's key does not hold any more."""
-        token = request.headers.get("authorization", "").partition(" ")[2]
-        while True:
-            await asyncio.sleep(KEY_SECONDS)
-            if self.auth is not None and await self.auth.verify_token(token) is None:
-                raise KEY_NEEDED
 
 
 class _Client:
@@ -176,7 +164,7 @@ class _Client:
             for task in done:
                 task.result()
             return shows.result() if shows in done else None
-        except WebSocketDisconnect:
+        except (WebSocketDisconnect, RuntimeError):  # the latter where the end is not read yet
             return None  # nobody reads it
         finally:
             for task in tasks:
