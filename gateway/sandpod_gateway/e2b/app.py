@@ -40,7 +40,7 @@ from sandpod_gateway.http.transports import standing, with_key
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.mcp.tool_results import BUG
 from sandpod_gateway.rest.files import RestFiles
-from sandpod_gateway.rest.requests import ACTS, KEY_NEEDED, need_owner
+from sandpod_gateway.rest.requests import ACTS, key_needed, need_owner
 
 logger = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ class _Admission:
             if headers.get(PORT_HEADER, "49983") not in PORTS:
                 raise NotHereError("The ports of programs in sandboxes can't be reached here.")
             if token is None:
-                raise KEY_NEEDED.with_traceback(None)
+                raise key_needed()
             _check_user(headers.get("authorization", ""), Request(scope).query_params.get("username"))
         except SandpodError as error:
             await refused(error, Request(scope))(scope, receive, send)

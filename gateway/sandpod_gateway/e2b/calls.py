@@ -23,7 +23,7 @@ from sandpod_gateway.masking.current import Call, calling
 from sandpod_gateway.mcp.audit import who
 from sandpod_gateway.mcp.calls import check_scope
 from sandpod_gateway.mcp.toolbox import Parts, SetTool
-from sandpod_gateway.rest.requests import ACTS, KEY_NEEDED, while_connected
+from sandpod_gateway.rest.requests import ACTS, key_needed, while_connected
 from sandpod_gateway.runs.background import READ_LIMIT
 from sandpod_gateway.sandboxes.lifetimes import Lifetimes
 from sandpod_gateway.usage.amounts import account_of
@@ -121,4 +121,4 @@ class Calls:
             if looks > _AT_ONCE:
                 full = len(output.stdout) + len(output.stderr) > READ_LIMIT // 2
                 await asyncio.sleep(FULL_PAUSE_SECONDS if full else PAUSE_SECONDS)
-        raise KEY_NEEDED.with_traceback(None)
+        raise key_needed()

@@ -26,7 +26,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.watch import Change, Watch
 from sandpod_gateway.http.peers import Peers, was_passed_on
 from sandpod_gateway.masking.current import calling
-from sandpod_gateway.rest.requests import KEY_NEEDED
+from sandpod_gateway.rest.requests import key_needed
 
 PAUSE_SECONDS: Final = 0.5  # between two looks at a folder
 SHARE: Final = 10  # a look may take this part of the time
@@ -130,7 +130,7 @@ async def _events(watch: Watch, valid: Valid, *, with_entry: bool) -> AsyncGener
             yield {"keepalive": {}}
             said = now
         await asyncio.sleep(max(PAUSE_SECONDS, SHARE * (now - begun)))
-    raise KEY_NEEDED.with_traceback(None)
+    raise key_needed()
 
 
 def _event(change: Change, watch: Watch, *, with_entry: bool) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
@@ -39,6 +40,18 @@ def websocket_of(scope: Scope) -> WebSocket | None:
     """Return the WebSocket that a request asks for, not accepted yet; None where it asks for none."""
     socket = scope.get(_KEY)
     return socket if isinstance(socket, WebSocket) else None
+
+
+def is_foreign(scope: Scope) -> bool:
+    """Whether a page asks for a WebSocket that did not come from the address that it asks.
+
+    FastMCP's guard lets in pages of any port of this machine. The answers to their other requests a browser withholds
+    from them, but not what comes over a WebSocket.
+    """
+    headers = Headers(scope=scope)
+    if websocket_of(scope) is None or "origin" not in headers:
+        return False
+    return headers["origin"].lower().partition("://")[2] != headers.get("host", "").lower()
 
 
 def _no_body() -> Receive:

@@ -24,7 +24,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import TOOLS
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.audit import RefusedRequests
-from sandpod_gateway.http.handshakes import websocket_of
+from sandpod_gateway.http.handshakes import is_foreign, websocket_of
 from sandpod_gateway.http.limits import Requests
 from sandpod_gateway.http.routes import with_any_name
 from sandpod_gateway.http.transports import standing, toolset_fault, with_key
@@ -33,6 +33,7 @@ from sandpod_gateway.mcp.toolbox import SetTool
 from sandpod_gateway.rest import answers
 from sandpod_gateway.rest.events import HEADERS, as_stream, run_events, send_events
 from sandpod_gateway.rest.files import METHODS, RestFiles
+from sandpod_gateway.rest.key_check import KeyCheck
 from sandpod_gateway.rest.openapi import describe
 from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, RUNS, STARTED, Operation, program
 from sandpod_gateway.rest.pages import Page, is_known, tag_of
@@ -48,6 +49,11 @@ MAX_DESCRIPTIONS: Final = 64
 MAX_DIGITS: Final = 18  # of a cursor
 IDEMPOTENCY_KEY: Final = "idempotency-key"
 EVENT_STREAM: Final = "text/event-stream"
+_FOREIGN: Final = SandpodError(
+    ErrorCode.FORBIDDEN,
+    "Pages of other sites, and of other ports, get no WebSocket here.",
+    next_step="Ask the administrator to add the page's origin to allowed_origins.",
+)
 _RUN: Final = Operation("POST", RUNS, "")
 
 
@@ -107,6 +113,8 @@ class Rest:
                 await (send if keyed[ACTS] else refused)(message)  # what became a call has a record as such
 
             fault = toolset_fault(QueryParams(scope["query_string"]).getlist(TOOLS))
+            if origins is None and is_foreign(keyed):
+                fault = _FOREIGN
             await (app if fault is None else answers.refused(fault))(keyed, receive, send_on)
 
         return serve
@@ -164,8 +172,7 @@ class Rest:
             return answers.answer(found, _RUN)
         if request.method == "HEAD":
             return Response(media_type=EVENT_STREAM, headers=HEADERS)
-        valid = partial(self._is_valid, request.headers.get("authorization", ""))
-        events = run_events(self._background, owner, run_id, int(last), valid)
+        events = run_events(self._background, owner, run_id, int(last), KeyCheck.of(self._auth, request).check)
         self._requests.enter(owner)
         socket = websocket_of(request.scope)
         if socket is not None:  # which the server closes when it ends
@@ -179,9 +186,6 @@ class Rest:
             await answer(scope, receive, send)
         finally:
             self._requests.leave(owner, 0)
-
-    async def _is_valid(self, authorization: str) -> bool:
-        return self._auth is None or await self._auth.verify_token(authorization.partition(" ")[2]) is not None
 
     async def _described(self, request: Request) -> Response:
         tools = [tool for server in self._servers for tool in await server.list_tools()]

@@ -35,15 +35,16 @@ Events = AsyncGenerator[Event | None, None]
 
 
 async def run_events(
-    background: BackgroundRuns, owner: str, run_id: str, cursor: int, valid: Callable[[], Awaitable[bool]]
+    background: BackgroundRuns, owner: str, run_id: str, cursor: int, check: Callable[[], Awaitable[None]]
 ) -> Events:
-    """Yield `output` events until one `result`, or `error`, which are the last; none without a `valid` key.
+    """Yield `output` events until one `result`, or `error`, which are the last; `check` may end it by an error.
 
     None stands between them for the time that goes by.
     """
-    while await valid():
+    while True:
         with calling("read_run") as call:
             try:
+                await check()
                 found = await background.read(owner, run_id, cursor=cursor, wait=WAIT_SECONDS, until="output")
             except SandpodError as error:
                 yield Event("error", call.masked(error.problem().model_dump(mode="json")))
@@ -80,7 +81,7 @@ async def send_events(socket: WebSocket, events: Events, *_scope: object) -> Non
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
-    except WebSocketDisconnect:
+    except (WebSocketDisconnect, RuntimeError):  # the latter where the end is not read yet
         return
     finally:
         for task in tasks:

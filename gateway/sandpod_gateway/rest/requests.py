@@ -13,21 +13,22 @@ from sandpod_gateway.auth.current import owner_in
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.limits import BODY_SECONDS, Requests, until_left
 
-KEY_NEEDED: Final = SandpodError(
-    ErrorCode.UNAUTHORIZED,
-    "A valid API key or token is needed.",
-    next_step="Send it in a header: `Authorization: Bearer KEY` or `X-API-Key: KEY`.",
-)
 ACTS: Final = "sandpod.acts"  # in a request's scope: a list of what it has become, which has a record of its own
 _LARGE: Final = "Send large data as one string, or as a file."
 _OBJECT: Final = "Send one JSON object, or no body at all."
+
+
+def key_needed() -> SandpodError:
+    """Return a new refusal: one that is raised again and again would keep all that it was raised for."""
+    step = "Send it in a header: `Authorization: Bearer KEY` or `X-API-Key: KEY`."
+    return SandpodError(ErrorCode.UNAUTHORIZED, "A valid API key or token is needed.", next_step=step)
 
 
 def need_owner(request: Request) -> str:
     """Return whose request it is. Raises SandpodError (unauthorized)."""
     owner = owner_in(request.scope)
     if owner is None:
-        raise KEY_NEEDED.with_traceback(None)  # else it would keep the frames of all requests before
+        raise key_needed()
     return owner
 
 

@@ -5,6 +5,7 @@ import json
 import logging
 import re
 from collections.abc import Coroutine
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -30,8 +31,9 @@ from sandpod_gateway.mcp.audit import who
 from sandpod_gateway.mcp.calls import chosen_toolsets
 from sandpod_gateway.mcp.tool_results import BUG
 from sandpod_gateway.rest import answers
+from sandpod_gateway.rest.key_check import KeyCheck
 from sandpod_gateway.rest.operations import PREFIX
-from sandpod_gateway.rest.requests import ACTS, KEY_NEEDED, need_owner
+from sandpod_gateway.rest.requests import ACTS, need_owner
 from sandpod_gateway.rest.terminal_client import DONE, Offset, Size, TerminalClient
 from sandpod_gateway.terminals.service import TOOL, TerminalRequest, Terminals
 from sandpod_gateway.terminals.terminal import Terminal
@@ -43,7 +45,6 @@ TERMINAL: Final = "/sandboxes/{sandbox}/terminal"
 WEBSOCKETS: Final = re.compile(
     re.escape(PREFIX) + r"/(sandboxes/[^/]+/terminal|runs/[^/]+/events)"
 )  # where there is one
-KEY_SECONDS: Final = 10.0  # between two looks whether the caller's key still holds
 _TOOLSET: Final = "core"  # of the tool that does the same
 _REFUSED, _FAILED = 1008, 1011  # codes of RFC 6455
 
@@ -82,11 +83,11 @@ class RestTerminals:
     async def _serve(self, request: Request, socket: WebSocket, _scope: Scope, _receive: Receive, _send: Send) -> None:
         await socket.accept()
         act = Act("terminal", who(), request.query_params.get("command"))
-        with calling(TOOL) as call:
+        with ExitStack() as held, calling(TOOL) as call:
             hide(call.masked)
             try:
                 async with self.audit.recording(act):
-                    await self._talk(request, socket, call, act)
+                    await self._talk(request, socket, call, act, held)
             except SandpodError as error:
                 await _refuse(socket, call, error)
             except WebSocketDisconnect:
@@ -95,22 +96,20 @@ class RestTerminals:
                 logger.exception("A terminal failed")
                 await _refuse(socket, call, BUG)
 
-    async def _talk(self, request: Request, socket: WebSocket, call: Call, act: Act) -> None:
+    async def _talk(self, request: Request, socket: WebSocket, call: Call, act: Act, held: ExitStack) -> None:
         owner = need_owner(request)
         try:
             await self.audit.begin()
             self.requests.enter(owner)
-        except SandpodError as error:
-            note(error=error.code)
-            raise
-        first = asyncio.ensure_future(socket.receive())
-        try:
+            held.callback(self.requests.leave, owner, 0)  # once the last message is sent, too
+            first = asyncio.ensure_future(socket.receive())
+            held.callback(first.cancel)
             terminal = await _unless_left(first, self._open(request, owner))
             act.note(run_id=terminal.name)
             client = TerminalClient(socket, terminal, first)
             try:
                 with self.requests.metrics.open_terminals.track_inprogress():
-                    last = await client.serve(partial(self._until_invalid, request))
+                    last = await client.serve(KeyCheck.of(self.auth, request).until_changed)
             finally:
                 act.note(bytes_in=client.typed, bytes_out=client.sent)
                 await terminal.close(stay=client.stays)
@@ -120,9 +119,6 @@ class RestTerminals:
         except SandpodError as error:
             note(error=error.code)
             raise
-        finally:
-            first.cancel()
-            self.requests.leave(owner, 0)
 
     async def _open(self, request: Request, owner: str) -> Terminal:
         if _TOOLSET not in chosen_toolsets(self.toolsets):
@@ -142,14 +138,6 @@ class RestTerminals:
             return await self.terminals.attach(owner, query.terminal, sandbox=sandbox, received=query.received)
         wanted = TerminalRequest(command=query.command, cwd=query.cwd, cols=query.cols, rows=query.rows)
         return await self.terminals.open(owner, wanted, sandbox=sandbox)
-
-    async def _until_invalid(self, request: Request) -> None:
-        """Raise unauthorized once the caller's key does not hold any more."""
-        token = request.headers.get("authorization", "").partition(" ")[2]
-        while True:
-            await asyncio.sleep(KEY_SECONDS)
-            if self.auth is not None and await self.auth.verify_token(token) is None:
-                raise KEY_NEEDED
 
 
 async def _unless_left(first: asyncio.Future[Message], opening: Coroutine[Any, Any, Terminal]) -> Terminal:

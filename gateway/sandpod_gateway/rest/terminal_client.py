@@ -55,7 +55,7 @@ class TerminalClient:
             for task in done:
                 task.result()
             return shows.result() if shows in done else None
-        except WebSocketDisconnect:
+        except (WebSocketDisconnect, RuntimeError):  # the latter where the end is not read yet
             return None  # nobody reads it
         finally:
             for task in tasks:

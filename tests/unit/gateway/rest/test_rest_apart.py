@@ -29,7 +29,7 @@ from sandpod_gateway.http import attempts
 from sandpod_gateway.rest.events import run_events, send_events
 from sandpod_gateway.rest.files import METHODS
 from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, STARTED
-from sandpod_gateway.rest.requests import need_owner
+from sandpod_gateway.rest.requests import key_needed, need_owner
 from sandpod_gateway.settings import AuthSettings, Settings
 from support.gateway.fake_gateway import keys_file
 from support.gateway.server import listening
@@ -285,11 +285,16 @@ class Background:
 async def test_stream_of_a_key_that_is_revoked_ends() -> None:
     background: Any = Background()
 
-    async def valid() -> bool:
-        return bool(background.reads < 2)
+    async def check() -> None:
+        if background.reads == 2:
+            raise key_needed()
 
-    found = [each async for each in run_events(background, "ann", "a.run-1", 0, valid) if each is not None]
-    assert [(each.name, each.data["stdout"], each.cursor) for each in found] == [("output", "1", 1), ("output", "2", 2)]
+    found = [each async for each in run_events(background, "ann", "a.run-1", 0, check) if each is not None]
+    assert [(each.name, each.data.get("stdout"), each.cursor) for each in found[:2]] == [
+        ("output", "1", 1),
+        ("output", "2", 2),
+    ]
+    assert [(each.name, each.data["error"]) for each in found[2:]] == [("error", "unauthorized")]
 
 
 @pytest.mark.parametrize("leaves", [True, False])
@@ -306,18 +311,18 @@ async def test_nothing_is_asked_for_while_a_client_does_not_read_and_all_ends_wh
         async def send_text(self, _: str) -> None:
             sending.set()
             await (left.wait() if leaves else asyncio.sleep(0))
-            raise WebSocketDisconnect
+            raise RuntimeError if not leaves else WebSocketDisconnect  # as what is closed already does
 
         async def receive(self) -> dict[str, str]:
             await sending.wait()
             await asyncio.sleep(0)
             return {"type": "websocket.receive" if not leaves else "websocket.disconnect"}
 
-    async def valid() -> bool:
-        return True
+    async def check() -> None:
+        pass
 
     socket: Any = Socket()
-    events = run_events(background, "ann", "a.run-1", 0, valid)
+    events = run_events(background, "ann", "a.run-1", 0, check)
     await asyncio.wait_for(send_events(socket, events), 60)
     assert background.reads == 1
     with pytest.raises(StopAsyncIteration):
@@ -335,6 +340,8 @@ async def test_a_websocket_is_refused_as_any_other_request_is(tmp_path: Path) ->
             ("?cursor=x", key, 400),
             ("?tools=bogus", key, 400),
             ("", {**key, "origin": "https://evil.example"}, 403),
+            ("", {**key, "origin": "http://localhost:1"}, 403),
+            ("", {**key, "origin": here.address}, 404),
         ]
         for query, headers, status in asked:
             with pytest.raises(InvalidStatus) as refused:
