@@ -3,14 +3,15 @@
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
+from cachetools import TTLCache
 from fastmcp.server.dependencies import get_access_token
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -34,6 +35,8 @@ VERSION: Final = "0.6.4"
 """Of the daemon that E2B has in its sandboxes: clients tell by it what they may ask for."""
 SECONDS: Final = 300  # that a sandbox lives where nothing is said
 MAX_PAGE: Final = 100
+MAX_OWNERS: Final = 256
+KNOWN_SECONDS: Final = 60.0
 MAX_METADATA: Final = 2048  # characters of all names and values
 _KEY: Final = re.compile(r"[a-z0-9-]{1,255}", re.ASCII)  # of a request that may be sent again
 _TEMPLATES: Final = frozenset({"", "base", "code-interpreter", "code-interpreter-v1"})  # E2B's own: the default one
@@ -51,6 +54,8 @@ class Control:
     def __init__(self, calls: Calls, domain: str | None) -> None:
         self._calls = calls
         self._domain = domain
+        # Of templates, by owner: to ask for them costs the API server a request.
+        self._memories: TTLCache[str, dict[str, int]] = TTLCache(MAX_OWNERS, KNOWN_SECONDS)
         self._sandboxes = calls.parts.sandboxes
 
     async def create(self, request: Request) -> Response:
@@ -82,7 +87,7 @@ class Control:
         headers = {}
         if start + limit < len(records):
             headers["x-next-token"] = base64.urlsafe_b64encode(str(start + limit).encode()).decode("ascii")
-        memory = await self._memory(records)
+        memory = await self._memory()
         page = [described(each, memory) for each in records[start : start + limit]]
         return JSONResponse(page, headers=headers)
 
@@ -90,7 +95,7 @@ class Control:
         """Describe a sandbox."""
         async with self._calls.act(request, "get_sandbox", like="get_sandbox"):
             record = await self._find(request)
-        found = {**described(record, await self._memory([record])), **self._connection(record)}
+        found = {**described(record, await self._memory()), **self._connection(record)}
         action = "pause" if record.persistent else "kill"
         found["allowInternetAccess"] = record.network != NETWORK_NONE
         return JSONResponse({**found, "lifecycle": {"onTimeout": action, "autoResume": record.persistent}})
@@ -159,10 +164,13 @@ class Control:
             **domain,
         }
 
-    async def _memory(self, records: Iterable[SandboxRecord]) -> Mapping[str, int]:
+    async def _memory(self) -> Mapping[str, int]:
         """Return the bytes of memory that sandboxes of each template may use, as far as that is known."""
-        templates = await self._sandboxes.templates() if list(records) else ()
-        return {each.name: each.memory for each in templates}
+        owner = current_owner()
+        if owner not in self._memories:
+            with suppress(SandpodError):  # the rest is still useful
+                self._memories[owner] = {each.name: each.memory for each in await self._sandboxes.templates()}
+        return self._memories.get(owner, {})
 
 
 def claim_of(body: Mapping[str, Any], owner: str) -> ClaimRequest:

@@ -16,7 +16,7 @@ from sandpod_gateway.e2b.filesystem import Filesystem
 from sandpod_gateway.e2b.processes import Processes
 from sandpod_gateway.e2b.watches import Watches
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.rest.requests import parsed, read_body
+from sandpod_gateway.rest.requests import need_owner, parsed, read_body
 
 Unary = Callable[[Request, dict[str, Any]], Awaitable[dict[str, Any]]]
 Streaming = Callable[[Request, dict[str, Any], Valid], Awaitable[AsyncGenerator[dict[str, Any], None]]]
@@ -92,8 +92,22 @@ class Rpc:
 
     async def _take_stream(self, request: Request) -> Response:
         _check_type(request, STREAMED)
-        said = envelope(await self._stream_input(request, _messages(request)))
+        said = envelope(await self._stream_input(request, self._messages(request)))
         return Response(said + ending(), media_type=STREAMED)
+
+    async def _messages(self, request: Request) -> AsyncIterator[dict[str, Any]]:
+        """Yield messages as they come; what is held of one that is not whole counts among its caller's."""
+        decoder, owner, held = Decoder(), need_owner(request), 0
+        try:
+            async for data in request.stream():
+                self._calls.requests.hold(owner, len(data))
+                held += len(data)
+                for message in decoder.feed(data):
+                    yield parsed(message)
+                self._calls.requests.drop(owner, held - decoder.rest)
+                held = decoder.rest
+        finally:
+            self._calls.requests.drop(owner, held)
 
 
 def refused(error: SandpodError, request: Request) -> Response:
@@ -103,13 +117,6 @@ def refused(error: SandpodError, request: Request) -> Response:
     if request.url.path.rpartition("/")[0].endswith(SERVICES):
         return JSONResponse(connect_error(error), status_code=connect_status(error))
     return answer_inside(error)
-
-
-async def _messages(request: Request) -> AsyncIterator[dict[str, Any]]:
-    decoder = Decoder()
-    async for data in request.stream():
-        for message in decoder.feed(data):
-            yield parsed(message)
 
 
 async def _enveloped(messages: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[bytes, None]:

@@ -31,8 +31,8 @@ from sandpod_gateway.rest.requests import key_needed
 PAUSE_SECONDS: Final = 0.5  # between two looks at a folder
 SHARE: Final = 10  # a look may take this part of the time
 KEEPALIVE_SECONDS: Final = 15.0
-MAX_WATCHERS: Final = 16  # of one caller
-MAX_ALL: Final = 1000
+MAX_WATCHERS: Final = 8  # of one caller
+MAX_ALL: Final = 200  # of all callers; each takes half a megabyte at most
 FORGET_SECONDS: Final = 3600.0  # after which a watcher that nobody asked is forgotten
 _NAME: Final = re.compile(r"([0-9a-f]{8})[0-9a-f]{8}-[0-9a-f]{32}", re.ASCII)  # of a watcher: where, and which
 _LIKE: Final = "list_files"

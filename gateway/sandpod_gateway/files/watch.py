@@ -1,6 +1,6 @@
 """What has changed in a folder between two looks at it: nothing in the sandbox watches it meanwhile."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -10,7 +10,8 @@ from sandpod_gateway.files.paths import check_path
 from sandpod_gateway.files.service import MAX_ENTRIES, Entry, Files, Listing
 from sandpod_gateway.runner.messages import checked
 
-Seen = Mapping[str, Entry]
+Mark = tuple[str, int, float]
+"""What is kept of a file: its kind, size and time."""
 
 
 class Change(NamedTuple):
@@ -30,17 +31,18 @@ class Watch:
     sandbox: str
     path: str
     recursive: bool
-    _seen: Seen | None = field(default=None, init=False)
+    _seen: Mapping[str, Mark] | None = field(default=None, init=False)
 
     async def changes(self) -> list[Change]:
         """Return what has changed since the last look; nothing at the first one.
 
         Raises invalid_path, not_found (the folder is gone), quota_exceeded (it holds too much), or as `Files.ask`.
         """
-        before, self._seen = self._seen, await self._look()
-        return [] if before is None else list(changes(before, self._seen))
+        before, now = self._seen, await self._look()
+        self._seen = {entry.path: mark(entry) for entry in now}
+        return [] if before is None else list(changes(before, now))
 
-    async def _look(self) -> Seen:
+    async def _look(self) -> Sequence[Entry]:
         check_path(self.path)
         fields = {"op": "list", "path": self.path, "recursive": self.recursive, "limit": MAX_ENTRIES}
         _, reply = await self.files.ask(self.owner, self.sandbox, fields)
@@ -48,16 +50,21 @@ class Watch:
         if listing.truncated:
             message = f"There are over {MAX_ENTRIES} files in this folder, too many to watch."
             raise SandpodError(ErrorCode.QUOTA_EXCEEDED, message, next_step="Watch a folder below it.")
-        return {entry.path: entry for entry in listing.entries}
+        return listing.entries
 
 
-def changes(before: Seen, after: Seen) -> Iterator[Change]:
+def mark(entry: Entry) -> Mark:
+    """Return what is kept of a file."""
+    return entry.kind, entry.size, entry.mtime
+
+
+def changes(before: Mapping[str, Mark], after: Sequence[Entry]) -> Iterator[Change]:
     """Yield how two looks differ: first what is gone, then what is new or has other content."""
-    for path in before.keys() - after.keys():
+    for path in before.keys() - {entry.path for entry in after}:
         yield Change("remove", path)
-    for path, now in after.items():
-        then = before.get(path)
+    for now in after:
+        then = before.get(now.path)
         if then is None:
-            yield Change("create", path, now.entry())
-        if now.kind == "file" and (now.size > 0 if then is None else (then.mtime, then.size) != (now.mtime, now.size)):
-            yield Change("write", path, now.entry())
+            yield Change("create", now.path, now.entry())
+        if now.kind == "file" and (now.size > 0 if then is None else then != mark(now)):
+            yield Change("write", now.path, now.entry())

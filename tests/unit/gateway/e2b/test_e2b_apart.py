@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -173,11 +174,14 @@ async def test_a_sandbox_is_kept_as_long_as_is_asked_and_gone_afterwards(tmp_pat
                 assert "was not found" in refused["message"]
 
 
-async def test_a_suspended_sandbox_is_resumed_by_connect(tmp_path: Path) -> None:
+async def test_a_sandbox_is_paused_and_resumed_by_connect(tmp_path: Path) -> None:
     backend = FakeBackend()
     async with place(tmp_path, backend) as here:
         sandbox, token = await here.made()
-        await backend.suspend(sandbox)
+        backend._live[sandbox] = replace(backend._live[sandbox], persistent=True)
+        found = (await here.send("ann", "GET", f"/sandboxes/{sandbox}")).json()
+        assert found["lifecycle"] == {"onTimeout": "pause", "autoResume": True}
+        assert (await here.send("ann", "POST", f"/sandboxes/{sandbox}/pause")).status_code == 204
         [listed] = (await here.send("ann", "GET", "/v2/sandboxes", params={"state": "paused"})).json()
         assert (listed["sandboxID"], listed["state"]) == (sandbox, "paused")
         assert (await here.inside(sandbox, token, "GET", "/health")).status_code == 502

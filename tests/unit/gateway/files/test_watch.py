@@ -6,7 +6,7 @@ import pytest
 
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.service import Entry
-from sandpod_gateway.files.watch import Watch, changes
+from sandpod_gateway.files.watch import Watch, changes, mark
 from sandpod_runner.protocol.frames import Frame
 
 
@@ -20,7 +20,7 @@ def test_what_is_new_gone_or_written_to_is_told_apart() -> None:
         *(entry("same"), entry("grown", size=2), entry("touched", mtime=1.5), entry("new"), entry("empty", size=0)),
         *(entry("dir", mtime=9.0, kind="directory"), entry("folder", kind="directory")),
     ]
-    found = changes({each.path: each for each in before}, {each.path: each for each in after})
+    found = changes({each.path: mark(each) for each in before}, after)
     assert [(each.kind, each.path, each.entry is None) for each in found] == [
         ("remove", "gone", True),
         *(("write", "grown", False), ("write", "touched", False)),
