@@ -13,6 +13,7 @@ OUTPUT = {
     "contexts.py": "average: 5.333333333333333\n",
     "background.py": "epoch 0\nepoch 1\nepoch 2\nended: ok\n",
     "files.py": "rows: 3\n",
+    "client.py": "2\n",
 }
 
 pytestmark = [
