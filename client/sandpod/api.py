@@ -37,14 +37,14 @@ class Api:
         self.http = http
         self.url = ""  # of the server, once it is known
         self._where = where
-        self._headers = {"Accept-Encoding": "identity", "User-Agent": "sandpod-client"}
+        self.headers = {"Accept-Encoding": "identity", "User-Agent": "sandpod-client"}
 
     async def find(self) -> None:
         """Find the server, which may be one that is started here. Raises SandpodError."""
         if not self.url:
             endpoint = await self.http.work(self._where)
             if endpoint.key is not None:
-                self._headers["Authorization"] = f"Bearer {endpoint.key}"
+                self.headers["Authorization"] = f"Bearer {endpoint.key}"
             self.url = endpoint.url
 
     async def call(
@@ -84,7 +84,7 @@ class Api:
     ) -> AsyncIterator[Answer]:
         """Give an answer whose body is read as it comes. Raises SandpodError."""
         await self.find()
-        what: dict[str, Any] = {"headers": {**self._headers, **(headers or {})}}
+        what: dict[str, Any] = {"headers": {**self.headers, **(headers or {})}}
         if isinstance(body, Mapping):
             what["json"] = _given(body)
         elif isinstance(body, bytes):

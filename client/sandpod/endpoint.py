@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from sandpod import local_server
+import httpx2
+
+from sandpod import device_flow, local_server
 from sandpod.errors import InvalidArgumentError, SandpodError
-from sandpod.keys import stored_key
+from sandpod.keys import store_key, stored_key
+from sandpod.transport import TIMEOUT
 
 LOCAL: Final = "local"  # a profile that every machine has: a server that is started here
 _DEFAULT: Final = "default"
@@ -38,7 +41,25 @@ def find(url: str | None = None, key: str | None = None, profile: str | None = N
     if entry is None:
         names = ", ".join([*found.profiles, LOCAL])
         raise _wrong(f"There is no profile {name!r}.", f"Profiles are: {names}. `sandpod login` makes one.")
-    return Endpoint(server_url(str(entry.get("url", ""))), checked_key(key or stored_key(str(name), entry)))
+    return Endpoint(server_url(str(entry.get("url", ""))), checked_key(key or _key_of(str(name), entry)))
+
+
+def is_chosen() -> bool:
+    """Whether the environment or a profile names a server."""
+    return bool(os.environ.get("SANDPOD_URL") or os.environ.get("SANDPOD_PROFILE") or read_profiles().profiles)
+
+
+def _key_of(name: str, entry: dict[str, Any]) -> str | None:
+    """Return a profile's key; tokens of a sign-in are renewed and kept anew when they end."""
+    kept = stored_key(name, entry)
+    if kept is None or "token_endpoint" not in entry:
+        return kept
+    with httpx2.Client(timeout=TIMEOUT) as http:
+        tokens = device_flow.renewed(http, kept, entry)
+    if tokens is None:
+        return device_flow.read_tokens(kept).access
+    write_profile(name, {**entry, **store_key(name, tokens.text())}, default=False)
+    return tokens.access
 
 
 def server_url(text: str) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from support.command_line import client
-from support.gateway.served import Served
+from support.gateway.fake_gateway import keys_file
+from support.gateway.served import LOCAL, Served, gateway
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs_userns]
 
@@ -124,3 +125,34 @@ async def test_sandboxes_runs_logs_and_pools_are_shown_and_sandboxes_closed(alon
     assert (await client("close", "it")).out == "closed it\n"
     assert (await client("close", "it")).code == 2
     assert json.loads((await client("ps", "--json")).out) == []
+
+
+@pytest.mark.usefixtures("alone")
+async def test_who_logs_in_has_a_profile_and_the_doctor_sees_what_is_wrong(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SANDPOD_URL")
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    path, [key] = keys_file(tmp_path, "alice")
+    done = await client("doctor", "--json")
+    found = {each["what"]: each["ok"] for each in json.loads(done.out)}
+    assert (done.code, found["isolation"], found["Python"], found["server"]) == (0, True, True, None)
+    async with gateway(*LOCAL, "--auth.keys-file", str(path)) as keyed:
+        for wrong in ("", "sp_wrong", "two words"):
+            done = await client("login", keyed, "--name", "team", given=f"{wrong}\n")
+            assert (done.code, done.err.count("\n")) == (2, 1)
+        done = await client("login", keyed, "--client-id", "cli")
+        assert (done.code, "from a terminal" in done.err) == (2, True)
+        done = await client("login", f"{keyed}/mcp", "--name", "team", "--json", given=f"{key}\n")
+        assert json.loads(done.out)["profile"] == "team"
+        assert key not in done.out + done.err
+        assert json.loads((await client("run", "--json", "-c", "print('by profile')")).out)["stdout"] == "by profile\n"
+        done = await client("doctor", "--json")
+        assert [each["ok"] for each in json.loads(done.out) if each["what"] in {"server", "key"}] == [True, True]
+        done = await client("doctor", "--json", "--url", keyed)
+        assert (done.code, [each["ok"] for each in json.loads(done.out) if each["what"] == "key"]) == (1, [False])
+        assert (await client("ps", "--url", keyed)).code == 2
+    done = await client("ps")
+    assert (done.code, "can't be reached" in done.err) == (2, True)
+    assert "needs no key" in (await client("login", address)).err
+    assert (await client("ps", "--json")).out == "[]\n"

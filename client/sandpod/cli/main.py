@@ -47,7 +47,7 @@ def main() -> None:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the client's commands."""
-    from sandpod.cli import arguments, files, lists, run  # noqa: PLC0415 - as above
+    from sandpod.cli import arguments, completion, doctor, files, lists, login, run, shell  # noqa: PLC0415 - as above
 
     made = argparse.ArgumentParser(
         prog="sandpod",
@@ -58,6 +58,10 @@ def parser() -> argparse.ArgumentParser:
     commands = made.add_subparsers(required=True, metavar="COMMAND")
     options = arguments.server_options()
     run.add_parser(commands, options)
+    shell.add_parser(commands, options)
     files.add_parsers(commands, options)
     lists.add_parsers(commands, options)
+    login.add_parser(commands)
+    doctor.add_parser(commands, options)
+    completion.add_parser(commands, made)
     return made

@@ -6,7 +6,7 @@ import stat
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from sandpod.blocking import Sandbox
 from sandpod.cli.arguments import DEFAULT, server
@@ -22,6 +22,22 @@ _LANGUAGES: Final = {
     ".rb": "ruby",
 }
 _SIGNALS: Final = {"SIGHUP": 1, "SIGINT": 2, "SIGQUIT": 3, "SIGABRT": 6, "SIGKILL": 9, "SIGSEGV": 11, "SIGTERM": 15}
+
+
+class Ended(Protocol):
+    """How a program ended: a run's result, or the end of a terminal."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code, where it left one."""
+
+    @property
+    def signal(self) -> str | None:
+        """The signal that ended it."""
+
+    @property
+    def outcome(self) -> str:
+        """In a word."""
 
 
 def add_parser(commands: Any, options: argparse.ArgumentParser) -> None:
@@ -68,16 +84,16 @@ def command(arguments: argparse.Namespace) -> int:
             **show,
         )
     if arguments.json:
-        print_json({**_shown(result), "exit": exit_code(result)})
+        print_json({**_shown(result), "exit": exit_code_of(result)})
     else:
         if result.result is not None:
             write_raw(sys.stdout, f"{result.result}\n")
         if result.hint is not None:
             say(result.hint)
-    return exit_code(result)
+    return exit_code_of(result)
 
 
-def exit_code(result: RunResult) -> int:
+def exit_code_of(result: Ended) -> int:
     """Return what a shell would say of a program that ended so."""
     if result.outcome == "timeout":
         return _EXIT_TIMEOUT
