@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _READY: Final = "is ready: "  # before the address, in what the server says
 _SAID: Final = 20  # lines of it that are kept for the error when it does not start
 _END_SECONDS: Final = 15.0
-_FLAGS: Final = ("--backend", "local", "--host", "127.0.0.1", "--port", "0")
+_FLAGS: Final = ("--backend", "local", "--local.warm", "0", "--host", "127.0.0.1", "--port", "0")
 
 _lock = threading.Lock()
 _own: "tuple[int, str] | None" = None  # the process that started it, and its address

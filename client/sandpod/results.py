@@ -26,10 +26,11 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A piece of what a program wrote."""
+    """A piece of what a program wrote; `dropped_bytes` before it came faster than they were read, and are gone."""
 
     stream: Literal["stdout", "stderr"]
     text: str
+    dropped_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class RunResult:
         result: The value of the last expression as text, in a context.
         results: The same by MIME type, such as text/html of a table.
         hint: What to do about a failure, where that is known.
+        dropped_bytes: Output that callbacks did not get, since it came faster than they took it.
     """
 
     run_id: str
@@ -62,6 +64,7 @@ class RunResult:
     cpu_ms: float = 0
     max_rss_bytes: int = 0
     hint: str | None = None
+    dropped_bytes: int = 0
 
     @property
     def ok(self) -> bool:

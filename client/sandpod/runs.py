@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from inspect import isawaitable
 from typing import Any, Final, Literal
 from urllib.parse import quote
@@ -44,9 +45,11 @@ class AsyncRun:
                         if name == "result":
                             yield RunResult.of(data)
                             return
+                        dropped = data.get("dropped_bytes", 0)
                         for stream in _STREAMS:
-                            if data.get(stream):
-                                yield Output(stream, data[stream])
+                            if data.get(stream) or dropped:
+                                yield Output(stream, data[stream], dropped)
+                                dropped = 0
                 raise unreachable(self._api.url, "it ended the answer before the run had ended")
             except UnreachableError:
                 failures += 1
@@ -56,13 +59,14 @@ class AsyncRun:
 
     async def wait(self, *, on_stdout: Show | None = None, on_stderr: Show | None = None) -> RunResult:
         """Return how the run ended, once it has; hand on its output meanwhile."""
-        show = {"stdout": on_stdout, "stderr": on_stderr}
+        show, dropped = {"stdout": on_stdout, "stderr": on_stderr}, 0
         async with aclosing(self.events()) as events:
             async for event in events:
                 if isinstance(event, RunResult):
-                    return event
+                    return replace(event, dropped_bytes=dropped)
+                dropped += event.dropped_bytes
                 shown = show[event.stream]
-                if shown is not None and isawaitable(done := shown(event.text)):
+                if shown is not None and event.text and isawaitable(done := shown(event.text)):
                     await done
         raise SandboxLostError("sandbox_lost", "How the run ended is not known.", "Run it again.")
 

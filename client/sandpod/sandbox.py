@@ -1,11 +1,13 @@
 """A sandbox for asyncio. What is written here is all of the client: `Sandbox` runs it without a loop."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Self, TypedDict, Unpack
 
 from sandpod import endpoint
 from sandpod.api import Api, new_key
+from sandpod.errors import SandpodError
 from sandpod.parts import AsyncContexts, AsyncFiles, AsyncPackages, Place
 from sandpod.results import RunInfo, RunResult, SandboxInfo, parsed
 from sandpod.runs import AsyncRun, Show
@@ -152,7 +154,8 @@ class AsyncSandbox:
         try:
             return await run.wait(on_stdout=on_stdout, on_stderr=on_stderr)
         except BaseException:  # nobody waits for it any more
-            await run.stop()
+            with suppress(SandpodError):
+                await run.stop()
             raise
 
     async def start(

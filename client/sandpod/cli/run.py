@@ -88,8 +88,10 @@ def command(arguments: argparse.Namespace) -> int:
     else:
         if result.result is not None:
             write_raw(sys.stdout, f"{result.result}\n")
-        if result.hint is not None:
-            say(result.hint)
+        if result.dropped_bytes:
+            say(f"{result.dropped_bytes} bytes of output came faster than they were read, and are left out.")
+        elif result.hint is not None and not (result.stdout_truncated or result.stderr_truncated):
+            say(result.hint)  # of output that is cut there is nothing to say: all of it was shown
     return exit_code_of(result)
 
 
