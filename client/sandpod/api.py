@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx2
 
 from sandpod.endpoint import Endpoint
-from sandpod.errors import InvalidArgumentError, SandpodError, UnreachableError, refused, unreachable
+from sandpod.errors import InvalidArgumentError, LimitError, SandpodError, UnreachableError, refused, unreachable
 from sandpod.transport import Answer, Transport
 
 PREFIX: Final = "/api/v1"
@@ -107,12 +107,15 @@ class Api:
             raise InvalidArgumentError("invalid_argument", "That can't be sent.", "Correct it.") from error
 
     async def pages(self, path: str, field: str, query: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        """Return the entries of all pages of a list."""
+        """Return the entries of all pages of a list. Raises SandpodError: there are more than a server lists."""
         found: list[dict[str, Any]] = []
         cursor: str | None = None
         while True:
             page = await self.call("GET", path, query={**(query or {}), "limit": 1000, "cursor": cursor})
             found += page[field]
+            if page.get("truncated"):
+                step = "Ask for a smaller part, such as a folder in it."
+                raise LimitError("invalid_argument", f"There are more {field} than a list can have.", step)
             cursor = page.get("next")
             if cursor is None:
                 return found

@@ -45,9 +45,9 @@ def find_provider(http: httpx2.Client, server: str, client_id: str) -> Provider 
     """Return where users of a server sign in from a terminal, or None if that can't be done there."""
     about = _get(http, f"{server}/.well-known/oauth-protected-resource/mcp")
     for issuer in about.get("authorization_servers", ()):
-        found = _get(http, f"{str(issuer).rstrip('/')}/.well-known/openid-configuration")
+        found = _get(http, f"{str(issuer).rstrip('/')}/.well-known/openid-configuration") if is_safe(issuer) else {}
         device, token = found.get("device_authorization_endpoint"), found.get("token_endpoint")
-        if _is_safe(device) and _is_safe(token):
+        if is_safe(device) and is_safe(token):
             scopes = " ".join(map(str, about.get("scopes_supported", ()))) or "openid"
             return Provider(str(device), str(token), client_id, scopes, str(about.get("resource", f"{server}/mcp")))
     return None
@@ -113,7 +113,7 @@ def _tokens(answer: Mapping[str, Any], refresh: str | None) -> Tokens:
     return Tokens(str(answer["access_token"]), answer.get("refresh_token", refresh), time.time() + after)
 
 
-def _is_safe(address: object) -> bool:
+def is_safe(address: object) -> bool:
     """Whether what is sent to an address is encrypted, or stays on this machine."""
     url = urlsplit(str(address or ""))
     return url.scheme == "https" or (url.scheme == "http" and url.hostname in {"localhost", "127.0.0.1", "::1"})

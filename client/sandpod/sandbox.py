@@ -1,7 +1,7 @@
 """A sandbox for asyncio. What is written here is all of the client: `Sandbox` runs it without a loop."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, Final, Self, TypedDict, Unpack
 
@@ -102,11 +102,13 @@ class AsyncSandbox:
         await self.open()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        if self._is_own:
-            await self.close()
-        else:
+    async def __aexit__(self, error: object = None, *_: object) -> None:
+        if not self._is_own:
             await self._api.close()
+            return
+        # What went wrong before says more than that closing fails as well.
+        with nullcontext() if error is None else suppress(SandpodError):
+            await self.close()
 
     async def close(self) -> None:
         """End the sandbox: its processes are stopped and its files deleted."""

@@ -1,10 +1,17 @@
 """`sandpod shell`: a terminal in a local sandbox, typed into as a person does it."""
 
+import asyncio
+import hashlib
+import os
 import signal
 import sys
 
 import pytest
 
+from sandpod.api import Api
+from sandpod.endpoint import Endpoint
+from sandpod.terminal import Terminal
+from sandpod.transport import AsyncTransport
 from support.gateway.served import Served
 from support.pty_program import in_terminal
 from support.servers.cut_connections import way_to
@@ -67,3 +74,31 @@ async def test_whatever_ends_it_the_terminal_is_as_it_was(alone: Served, address
         await shell.until("needs a terminal")
     [run] = (await alone.call("list_runs"))["runs"]
     assert (await alone.call("read_run", run_id=run["run_id"], wait=60, until="end"))["state"] == "ended"
+
+
+async def test_what_is_pasted_arrives_once_whatever_breaks(alone: Served, address: str) -> None:
+    data = os.urandom(2**20 + 1)
+    shown = bytearray()
+    async with way_to(address) as way:
+        begun = asyncio.Event()
+
+        async def show(piece: bytes) -> None:
+            shown.extend(piece)
+            begun.set()
+
+        api = Api(AsyncTransport(), lambda: Endpoint(way.address))
+        command = f"stty raw -echo; echo begun; head -c {len(data)} | sha256sum"
+        terminal = Terminal(api, "default", show, lambda: None, command=command)
+        running = asyncio.create_task(terminal.run())
+        await begun.wait()
+        for begin in range(0, len(data), 50_000):
+            terminal.type(data[begin : begin + 50_000])
+            if begin % 250_000 == 0:
+                way.cut()
+            while terminal.is_full:  # noqa: ASYNC110 - as the program takes it
+                await asyncio.sleep(0.01)
+        ended = await running
+        await api.close()
+    assert (ended.exit_code, way.cuts > 2) == (0, True)
+    assert hashlib.sha256(data).hexdigest() in shown.decode()
+    assert [each["outcome"] for each in (await alone.call("list_runs"))["runs"]] == ["ok"]

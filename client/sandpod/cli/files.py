@@ -113,14 +113,20 @@ class _Copy:
             yield self._get(source, _below(target, name) if self._several or target.is_dir() else target)
             return
         base = _below(target, name) if name and (self._several or target.is_dir()) else target
-        begin = PurePosixPath(source)
-        _make(base)
-        for entry in self._sandbox.files.list(source or ".", recursive=True):
-            place = _below(base, *PurePosixPath(entry.path).relative_to(begin).parts)
+        yield from self._download_folder(source or ".", base)
+
+    def _download_folder(self, source: str, target: Path) -> Iterator[tuple[str, str]]:
+        """Copy what is in a folder, one folder after the other: a list of all would be too long."""
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            message = f"The folder {str(target)!r} can't be made: {error.strerror}."
+            raise _wrong(message, "Choose another one.") from error
+        for entry in self._sandbox.files.list(source):
+            place = _below(target, PurePosixPath(entry.path).name)
             if entry.kind == "directory":
-                _make(place)
+                yield from self._download_folder(entry.path, place)
             elif entry.kind == "file":
-                _make(place.parent)
                 yield self._get(entry.path, place)
             else:
                 say(f"{entry.path} is left out: it is no file.")
@@ -149,21 +155,12 @@ class _Copy:
         return True
 
 
-def _below(folder: Path, *names: str) -> Path:
-    """Return a path below a folder of this machine, of names from a sandbox. Raises SandpodError: it would lead out."""
-    path = folder
-    for name in names:
-        if name in {"", ".", ".."} or "/" in name or "\0" in name or (path != folder and path.is_symlink()):
-            raise _wrong(f"The name {name!r} would lead out of {str(folder)!r}.", "Copy that file by itself.")
-        path /= name
+def _below(folder: Path, name: str) -> Path:
+    """Return a path in a folder of this machine, for a name of a sandbox. Raises SandpodError: it would lead out."""
+    path = folder / name
+    if name in {"", ".", ".."} or "/" in name or "\0" in name or (path.is_symlink() and path.is_dir()):
+        raise _wrong(f"The name {name!r} would lead out of {str(folder)!r}.", "Copy what has it by itself.")
     return path
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _wrong(f"The folder {str(folder)!r} can't be made: {error.strerror}.", "Choose another one.") from error
 
 
 def _wrong(message: str, step: str) -> SandpodError:

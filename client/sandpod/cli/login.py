@@ -33,6 +33,8 @@ def command(arguments: argparse.Namespace) -> int:
     name = arguments.name or urlsplit(url).hostname or ""
     if name == endpoint.LOCAL or not name.isprintable():
         raise InvalidArgumentError("invalid_argument", f"{name!r} can't be a profile's name.", "Choose another one.")
+    if not device_flow.is_safe(url):
+        say(f"What is sent to {url} is not encrypted: whoever is on the way can read the key.")
     entry: dict[str, Any] = {"url": url}
     if not _is_taken(url, None):
         secret, more = _sign_in(url, arguments.client_id) if arguments.client_id else (_key(), {})
