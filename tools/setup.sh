@@ -9,8 +9,8 @@ python=${PYTHON:-python3}
 venv=.venv
 say() { echo "setup: $*" >&2; }
 
-# MCP's conformance suite and an OpenID Connect provider, both in JavaScript.
-suites=(tests/contract/conformance tests/contract/sign_in)
+# MCP's conformance suite, an OpenID Connect provider and E2B's client, all in JavaScript.
+suites=(tests/contract/conformance tests/contract/sign_in tests/clients/e2b)
 want() {
   local files=("requirements/$1.lock" pyproject.toml client/pyproject.toml)
   [ "$1" = run ] || files+=(requirements/provider.lock "${suites[@]/%//package-lock.json}")

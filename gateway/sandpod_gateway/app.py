@@ -13,9 +13,9 @@ import anyio
 from fastmcp.server.dependencies import get_http_request
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Mount
 
+from sandpod_gateway.api.toolsets import ALL
 from sandpod_gateway.audit.log import AuditLog
 from sandpod_gateway.auth.api_keys import KeyFile
 from sandpod_gateway.auth.callers import LOCAL, LOCAL_KEY_ID
@@ -25,17 +25,20 @@ from sandpod_gateway.auth.key_file import WatchedFile
 from sandpod_gateway.auth.key_management import KeyManager
 from sandpod_gateway.auth.links import POLL_SECONDS, Links, MemoryStore
 from sandpod_gateway.auth.oidc.proxy import SignIn
+from sandpod_gateway.auth.sandbox_tokens import SandboxTokens
 from sandpod_gateway.auth.verifier import RESOURCE_PATH, Keys
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.capabilities import capabilities, facts
+from sandpod_gateway.e2b.app import E2b
+from sandpod_gateway.e2b.calls import Calls
+from sandpod_gateway.e2b.hosts import PREFIX as E2B_PREFIX
+from sandpod_gateway.e2b.hosts import hosts_of
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.links import LinkMaker, Transfers
 from sandpod_gateway.files.service import Files
 from sandpod_gateway.http.attempts import Attempts
 from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.connections import serving_on_loopback
-from sandpod_gateway.http.forwarded import ForwardedHeaders
-from sandpod_gateway.http.handshakes import Handshakes
 from sandpod_gateway.http.limits import OpenSessions, Requests
 from sandpod_gateway.http.peers import POLL_SECONDS as PEER_SECONDS
 from sandpod_gateway.http.peers import Peers
@@ -46,16 +49,18 @@ from sandpod_gateway.mcp.calls import chosen_toolsets
 from sandpod_gateway.mcp.server import create_guards, create_mcp
 from sandpod_gateway.mcp.toolbox import Parts
 from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.middleware import around
 from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.periodic import every
 from sandpod_gateway.rest.app import Rest
 from sandpod_gateway.rest.files import RestFiles
 from sandpod_gateway.rest.operations import PREFIX as REST_PREFIX
 from sandpod_gateway.rest.server import create_rest_tools
-from sandpod_gateway.rest.terminal import WEBSOCKETS, RestTerminals
+from sandpod_gateway.rest.terminal import RestTerminals
 from sandpod_gateway.runs.accounting import Accounting
 from sandpod_gateway.runs.background import BackgroundRuns
 from sandpod_gateway.runs.service import Runs
+from sandpod_gateway.sandboxes.lifetimes import Lifetimes
 from sandpod_gateway.sandboxes.service import SWEEP_SECONDS, Sandboxes
 from sandpod_gateway.settings import Settings
 from sandpod_gateway.terminals.service import Terminals
@@ -64,12 +69,6 @@ from sandpod_gateway.usage.meter import Meter
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 1.0  # until the API keys are looked for again after a failure
-
-# Headers that pages of `allowed_origins` may read: of MCP, of refusals, and of files.
-_FOR_PAGES: Final = (
-    *("mcp-session-id", "mcp-protocol-version", "www-authenticate", "retry-after"),
-    *("content-disposition", "content-range", "etag", "link", "location"),
-)
 
 
 class Gateway:
@@ -110,7 +109,7 @@ class Gateway:
         self._peers = Peers(settings=settings.peers, metrics=self.metrics, port=settings.port, chain=settings.tls.cert)
         self._installer = Installer(self._sandboxes, settings.packages)
         self._background = BackgroundRuns(self._sandboxes, limits)
-        parts = Parts(
+        parts = self._parts = Parts(
             runs=Runs(self._sandboxes, limits, self.metrics, self._installer),
             background=self._background,
             sandboxes=self._sandboxes,
@@ -119,9 +118,13 @@ class Gateway:
             installer=self._installer,
             metrics=self.metrics,
         )
-        guards = create_guards(parts, self._audit, max_calls=limits.max_requests_per_owner, toolsets=settings.toolsets)
-        keys = KeyManager(self._key_source, changes=settings.auth.change_keys, use=self._use_keys)
-        self._rest_tools = create_rest_tools(parts, guards, settings, manager=keys, log=self._audit, backend=backend)
+        guards = create_guards(
+            self._parts, self._audit, max_calls=limits.max_requests_per_owner, toolsets=settings.toolsets
+        )
+        keys = KeyManager(self._key_source, settings.auth.change_keys, self._keys.entries, self._use_keys)
+        self._rest_tools = create_rest_tools(
+            self._parts, guards, settings, manager=keys, log=self._audit, backend=backend
+        )
         self.mcp = create_mcp(
             parts,
             guards=guards,
@@ -161,15 +164,16 @@ class Gateway:
         await self._backend.start()
         await self._attempt(self._links.refresh, "link_keys")
         await self._accounting.open()
-        repeat = partial(every, failures=self.metrics.background_failures)
+        repeat, sandboxes = partial(every, failures=self.metrics.background_failures), self._sandboxes
         work = [
-            repeat(SWEEP_SECONDS, self._sandboxes.sweep, task="connections"),
+            repeat(SWEEP_SECONDS, sandboxes.sweep, task="connections"),
+            repeat(SWEEP_SECONDS, sandboxes.secrets.reread, task="secrets"),
             repeat(POLL_SECONDS, self._links.refresh, task="link_keys"),
             *(repeat(seconds, work, task="usage") for seconds, work in self._accounting.work()),
         ]
         if isinstance(self._auth, SignIn):
-            await self._attempt(partial(self._auth.refresh, self._sign_in_keys), "sign_in_key")
-            work.append(repeat(POLL_SECONDS, partial(self._auth.refresh, self._sign_in_keys), task="sign_in_key"))
+            await self._attempt(refresh := partial(self._auth.refresh, self._sign_in_keys), "sign_in_key")
+            work.append(repeat(POLL_SECONDS, refresh, task="sign_in_key"))
         if self._settings.peers.name is not None:
             await self._attempt(self._peers.refresh, "peers")
             work.append(repeat(PEER_SECONDS, self._peers.refresh, task="peers"))
@@ -230,18 +234,20 @@ class Gateway:
 
     def http_app(self) -> Starlette:
         """Return the ASGI app: MCP; health and linked files, which need no key; on loopback, metrics."""
-        settings = self._settings
-        limits, hosts = settings.limits, settings.allowed_hosts
-        if hosts is None:
+        settings, limits = self._settings, self._settings.limits
+        if (hosts := settings.allowed_hosts) is None:
             hosts = ["*"] if self._has_callers else []  # besides loopback
         origins = settings.allowed_origins or None
         requests = Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics)
-        refusals = RefusedRequests(self._audit)
-        files = RestFiles(self._file_routes, settings.toolsets)
-        terminals = Terminals(self._sandboxes, limits)
-        terminal = RestTerminals(terminals, requests, self._audit, self._auth, settings.toolsets)
-        tools, runs = (self.mcp, self._rest_tools), self._background
-        rest = Rest(*tools, runs, requests, files, terminals=terminal, version=self._version, ending=self.ending)
+        files, refusals = RestFiles(self._file_routes, settings.toolsets), RefusedRequests(self._audit)
+        shells = Terminals(self._sandboxes, limits), requests, self._audit, self._auth, settings.toolsets
+        parts = (self.mcp, self._rest_tools), self._background, requests, files
+        rest = Rest(*parts, terminals=RestTerminals(*shells), version=self._version, ending=self.ending)
+        faces: dict[str, Rest | E2b] = {REST_PREFIX: rest}
+        if settings.e2b.enabled:
+            faces[E2B_PREFIX] = self._e2b(requests, files)
+            hosts = [*hosts, *hosts_of(settings.e2b.domain)]
+        apps = ((at, face.app(hosts=hosts, origins=origins, refusals=refusals)) for at, face in faces.items())
         transports = Transports(
             self.mcp,
             hosts=hosts,
@@ -262,14 +268,27 @@ class Gateway:
                 *health_routes(self._backend.check, registry, hosts=None if self._has_callers else hosts),
                 *self._file_routes.routes(),
                 *self._sign_in_routes(),
-                with_any_name(Mount(REST_PREFIX, rest.app(hosts=hosts, origins=origins, refusals=refusals))),
+                *(with_any_name(Mount(at, app)) for at, app in apps),
                 Mount("/", transports),
             ],
-            middleware=_around(settings, self._peers, self.metrics),
+            middleware=around(settings, self._peers, self.metrics),
             lifespan=transports.lifespan,
         )
         app.state.fastmcp_server = self.mcp  # whose name FastMCP's pages show
         return app
+
+    def _e2b(self, requests: Requests, files: RestFiles) -> E2b:
+        settings, keys = self._settings, self._keys.caller_of_key if self._has_callers else {LOCAL_KEY_ID: LOCAL}.get
+        calls = Calls(
+            mcp=self.mcp,
+            parts=self._parts,
+            requests=requests,
+            audit=self._audit,
+            tokens=SandboxTokens(self._links, keys),
+            lifetimes=Lifetimes(self._sandboxes, self._backend),
+            toolsets=settings.toolsets or ALL,
+        )
+        return E2b(calls, files, settings.limits, domain=settings.e2b.domain, peers=self._peers, ending=self.ending)
 
     def _sign_in_routes(self) -> Sequence[BaseRoute]:
         if isinstance(self._auth, SignIn):
@@ -279,22 +298,3 @@ class Gateway:
     def metrics_app(self) -> Starlette:
         """Return the ASGI app for the port of metrics."""
         return Starlette(routes=[metrics_route(self.metrics.registry)])
-
-
-def _around(settings: Settings, peers: Peers, metrics: Metrics) -> list[Middleware]:
-    """Return what every request over HTTP goes through first, the outermost first."""
-    around = [Middleware(Handshakes, paths=WEBSOCKETS)]
-    if settings.trusted_proxies or settings.peers.name is not None:
-        around.append(Middleware(ForwardedHeaders, trusted=settings.trusted_proxies, peers=peers))
-    around.append(Middleware(Attempts, metrics=metrics))
-    if settings.allowed_origins:
-        around.append(
-            Middleware(
-                CORSMiddleware,
-                allow_origins=settings.allowed_origins,
-                allow_methods=["GET", "HEAD", "POST", "PUT", "DELETE"],
-                allow_headers=["*"],
-                expose_headers=_FOR_PAGES,
-            )
-        )
-    return around

@@ -61,6 +61,7 @@ class Metrics:
         self.claims = counter("sandpod_claims", "Claims of sandboxes.", result=("ok", "failed"))
         self.claim_seconds = histogram("sandpod_claim_seconds", "Time of a claim.", buckets=_CLAIM_SECONDS)
         self.active_runs = gauge("sandpod_active_runs", "Runs that are going on.")
+        self.open_terminals = gauge("sandpod_open_terminals", "Terminals that somebody is connected to.")
         self.open_streams = gauge("sandpod_open_streams", "Streams to sandboxes.")
         self.stream_seconds = histogram("sandpod_stream_open_seconds", "Time to open a stream.", buckets=_CLAIM_SECONDS)
         self.output_bytes = counter("sandpod_output_bytes", "Bytes that programs wrote.", stream=("stdout", "stderr"))

@@ -91,6 +91,16 @@ class LinkSettings(StrictModel):
     that has one."""
 
 
+class E2bSettings(StrictModel):
+    """E2B's API, below /e2b."""
+
+    enabled: bool = True
+    """Whether it is served. It gives nobody more than the tools do: it takes the same keys, with their scopes."""
+    domain: Annotated[str | None, Field(pattern=r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$", max_length=200)] = None
+    """Domain whose hosts lead to this server: PORT-SANDBOX.DOMAIN to a sandbox, api.DOMAIN to what manages them;
+    default: none, so that clients need E2B_SANDBOX_URL."""
+
+
 class ShutdownSettings(StrictModel):
     """How the server ends when it is asked to. Times in seconds."""
 
@@ -165,6 +175,8 @@ class Settings(StrictModel, BaseSettings):
     """The audit log: who did what."""
     compat: CompatSettings = CompatSettings()
     """Tools of other systems."""
+    e2b: E2bSettings = E2bSettings()
+    """E2B's API, below /e2b."""
     shutdown: ShutdownSettings = ShutdownSettings()
     """How the server ends."""
     peers: PeerSettings = PeerSettings()

@@ -35,7 +35,7 @@ MANAGED_BY_OPERATOR: Final = "sandpod-operator"
 STATE_WARM: Final = "warm"
 STATE_CLAIMED: Final = "claimed"
 
-# When it was last used (RFC 3339): the gateway's one write to a claimed Sandbox besides claim and delete.
+# When it was last used (RFC 3339): what the gateway writes most often to a claimed Sandbox.
 ANNOTATION_LAST_ACTIVITY: Final = "sandpod.dev/last-activity"
 # Unique for each write that claims: two callers of one owner may write the same claim in the same second.
 ANNOTATION_CLAIM_ID: Final = "sandpod.dev/claim-id"
@@ -45,6 +45,8 @@ ANNOTATION_BUSY_UNTIL: Final = "sandpod.dev/busy-until"
 ANNOTATION_SECRETS: Final = "sandpod.dev/session-secrets"
 # On a Secret: users whose claims may refer to it, with commas between them; * for everybody.
 ANNOTATION_USERS: Final = "sandpod.dev/users"
+# What its claimer noted of it: a JSON object of texts, which means nothing here.
+ANNOTATION_METADATA: Final = "sandpod.dev/metadata"
 # The hash of the template's spec that a warm Sandbox was made from: others are replaced.
 ANNOTATION_TEMPLATE_HASH: Final = "sandpod.dev/template-hash"
 # "true" on a RuntimeClass: its pods can have a user namespace of their own.

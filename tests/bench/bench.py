@@ -96,6 +96,7 @@ async def local(options: argparse.Namespace) -> AsyncIterator[Row]:
         parts = [
             *shared(session, options, refilled),
             measures.rest(session, http, f"{url.removesuffix('/mcp')}/api/v1", options.calls),
+            measures.e2b(http, f"{url.removesuffix('/mcp')}/e2b", options.calls),
             measures.difference(session, other, options.calls),
             measures.rate(session, options.calls, lambda: processor_seconds(pid)),
             frames(create_backend("local"), options.calls),
@@ -119,6 +120,7 @@ async def cluster(options: argparse.Namespace) -> AsyncIterator[Row]:
         parts = [
             *shared(session, options, there.pool_is_full),
             measures.rest(session, http, f"{url}/api/v1", options.calls),
+            measures.e2b(http, f"{url}/e2b", options.calls),
             measures.cold(session, options.cold, "bare"),
             frames(create_backend("kubernetes", kubernetes=settings), options.calls),
         ]

@@ -92,6 +92,21 @@ async def rest(session: Session, http: httpx2.AsyncClient, api: str, count: int)
     await session.close(body["sandbox"])
 
 
+async def e2b(http: httpx2.AsyncClient, api: str, count: int) -> AsyncIterator[Row]:
+    """E2B's `run_code`, at the address `api`: in a context, so that no process is started for it."""
+    made = (await http.post(f"{api}/v2/sandboxes", json={})).json()
+    headers = {"e2b-sandbox-id": made["sandboxID"], "x-access-token": made["envdAccessToken"]}
+
+    async def call() -> Reply:
+        answer = await http.post(f"{api}/execute", json={"code": "print(1)"}, headers=headers)
+        outcome = "ok" if '"1\\n"' in answer.text else answer.text
+        return Reply({"outcome": outcome}, answer.is_error)
+
+    samples, _ = await timed(count, call)
+    yield Row("e2b", samples)
+    await http.delete(f"{api}/sandboxes/{made['sandboxID']}")
+
+
 async def calls(session: Session, count: int, refilled: Callable[[], Awaitable[object]]) -> AsyncIterator[Row]:
     """A sandbox in use, in each language; the Python runs also as the runner timed them."""
     sandbox = await session.create(name="bench-calls")

@@ -25,6 +25,9 @@ class Budget:
 BUDGETS: Final = {
     "call": Budget(what="run_python_code print(1), sandbox in use", unit="ms", limit="10 / 25", peer="llm-sandbox 395"),
     "rest": Budget(what="POST /runs print(1), sandbox in use", unit="ms", limit="10 / 25", peer="as run_python_code"),
+    "e2b": Budget(
+        what="E2B's run_code print(1), sandbox in use", unit="ms", limit="10 / 25", peer="as run_python_code"
+    ),
     "team": Budget(what="keys, limits, usage, audit, secrets add", unit="ms", limit="1", peer="a call without"),
     "frame": Budget(what="frame round trip over the stream", unit="ms", limit="2 / 6", peer="a new exec 80"),
     "runner": Budget(what="Python run inside the runner", unit="ms", limit="8", peer="fork to exit alone 4"),

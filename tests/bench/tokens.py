@@ -63,7 +63,8 @@ class Text:
 async def tokens() -> AsyncIterator[Text]:
     """Yield each text, of a local server whose sandboxes have this program's Python and libraries."""
     async with serving("--backend", "local", "--local.python", sys.executable) as (url, _):
-        for name in ("all", *(name for name in get_args(ToolsetName) if name != "all")):
+        # `account` has no tools: it is the REST API's.
+        for name in ("all", *(name for name in get_args(ToolsetName) if name not in {"all", "account"})):
             async with Caller(f"{url}?tools={name}", None).connect() as session:
                 yield await tools_list(session, name)
         async with Caller(url, None).connect() as session:

@@ -6,6 +6,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from sandpod_gateway.e2b.hosts import PREFIX as E2B_PREFIX
 from sandpod_gateway.http.transports import MCP_PATH, MESSAGES_PATH, SSE_PATH
 from sandpod_gateway.rest.operations import PREFIX as REST_PREFIX
 from support.chart.render import ROOT, Manifest, only, render
@@ -52,7 +53,7 @@ def test_every_route_for_callers_is_reached_by_each_host_and_none_for_the_cluste
     backend = {"service": {"name": "sandpod-gateway", "port": {"name": "http"}}}
     assert all((path["backend"], path["pathType"]) == (backend, "Prefix") for path in paths)
     rest = REST_PREFIX.removesuffix("/v1")
-    wanted = {MCP_PATH, SSE_PATH, MESSAGES_PATH.rstrip("/"), rest, "/files", "/archives", "/healthz"}
+    wanted = {MCP_PATH, SSE_PATH, MESSAGES_PATH.rstrip("/"), rest, E2B_PREFIX, "/files", "/archives", "/healthz"}
     assert {path["path"] for path in paths} == wanted
 
 

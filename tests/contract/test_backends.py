@@ -431,6 +431,17 @@ async def test_a_sandbox_with_a_background_run_is_not_idle_until_the_runs_timeou
     assert still.status == "Ready"
 
 
+@keeps("expiry:changed")
+async def test_a_lifetime_can_be_changed_while_the_sandbox_lives(backend: Backend, kept: Kept) -> None:
+    changed = await backend.set_lifetime(kept.three.name, ttl=3000, idle_timeout=2000)
+    for record in (changed, await backend.get(kept.three.name)):
+        assert record is not None
+        assert (record.name, record.ttl, record.idle_timeout) == (kept.three.name, 3000, 2000)
+    with pytest.raises(SandpodError) as refused:
+        await backend.set_lifetime("no-such-sandbox", ttl=60, idle_timeout=60)
+    assert refused.value.code == ErrorCode.SESSION_NOT_FOUND
+
+
 async def test_every_obligation_has_a_test_and_every_test_has_one() -> None:
     tests = [value for name, value in vars(sys.modules[__name__]).items() if name.startswith("test_")]
     kept = [mark.args[0] for test in tests for mark in getattr(test, "pytestmark", []) if mark.name == "obligation"]

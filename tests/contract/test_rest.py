@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx2
 import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
 
 from sandpod_gateway.rest.operations import OPERATIONS, STARTED
 from support.cluster.cluster import until
@@ -78,6 +80,11 @@ async def test_a_run_that_is_not_waited_for_is_streamed_from_any_point_and_stopp
     told = await events(alone, run)
     assert "".join(data["stdout"] for name, data in told[:-1] if name == "output") == "0\n1\n2\n"
     assert (told[-1][0], told[-1][1]["outcome"], told[-1][1]["stdout"]) == ("result", "ok", "0\n1\n2\n")
+    url = str(alone.http.base_url).replace("http", "ws", 1) + f"{API}/runs/{run}/events"
+    async with connect(url) as socket:
+        messages = [json.loads(each) async for each in socket]
+    assert socket.close_code == 1000
+    assert [(each["event"], {**each["data"], "id": each["id"]}) for each in messages] == await events(alone, run)
     again = await events(alone, run, **{"last-event-id": str(told[0][1]["id"])})
     assert again[-1][0] == "result"
     assert "".join(data["stdout"] for name, data in again[:-1]) == "0\n1\n2\n".removeprefix(told[0][1]["stdout"])
@@ -97,6 +104,8 @@ async def test_a_stream_of_events_ends_with_the_server_and_is_told_apart_from_a_
         run = (await http.post(f"{api}/runs", json=code, headers={"prefer": "respond-async"})).json()["run_id"]
         looked = await http.head(f"{api}/runs/{run}/events")
         assert (looked.status_code, looked.content) == (200, b"")
+        socket = await connect(f"{api}/runs/{run}/events".replace("http", "ws", 1))
+        assert json.loads(await socket.recv())["data"]["stdout"] == "begun\n"
         async with http.stream("GET", f"{api}/runs/{run}/events") as stream:
             lines = stream.aiter_lines()
             async for line in lines:
@@ -104,6 +113,9 @@ async def test_a_stream_of_events_ends_with_the_server_and_is_told_apart_from_a_
                     break
             os.kill(pid, signal.SIGTERM)
             assert [line async for line in lines if line.startswith("event")] == []
+        with pytest.raises(ConnectionClosed):
+            await socket.recv()
+        assert socket.close_code == 1012  # connect to another one
 
 
 async def test_files_go_in_and_out_as_they_are(alone: Served) -> None:

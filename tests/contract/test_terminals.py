@@ -12,7 +12,8 @@ import yaml
 from websockets.exceptions import InvalidStatus
 
 from sandpod_gateway.auth.api_keys import make_key
-from sandpod_gateway.rest import terminal as rest
+from sandpod_gateway.rest import key_check
+from sandpod_gateway.rest.terminal_client import WINDOW
 from support.gateway.served import LOCAL, Served, gateway
 from support.gateway.terminal import TerminalClient, terminal
 
@@ -62,6 +63,7 @@ async def test_a_shell_is_used_left_and_gone_on_with(alone: Served, address: str
         async with terminal(address, terminal=name) as taker:
             last, code = await again.last()
             assert (last["error"]["error"] if last else None, code) == ("session_busy", 1008)
+            assert 0 < taker.begin <= again.received  # from what was acknowledged last
             assert await taker.run("echo still $((6 * 7))") == "still 42"
             await taker.socket.close(1001)
     assert await error_of(address, terminal=name, received=1) == ("invalid_argument", 1008)
@@ -74,16 +76,16 @@ async def test_a_shell_is_used_left_and_gone_on_with(alone: Served, address: str
 
 
 @pytest.mark.promise("terminal-bounded")
-async def test_a_client_that_does_not_acknowledge_gets_a_window_and_the_rest_when_it_does(
-    address: str,
+async def test_a_client_that_does_not_acknowledge_gets_a_window_and_one_that_types_too_much_is_refused(
+    alone: Served, address: str
 ) -> None:
     size = 2**20
     async with terminal(address, command=f"stty raw; echo begun; head -c {size} /dev/zero") as client:
         client.acks = False
-        while client.received < rest.WINDOW:
+        while client.received < WINDOW:
             await client.take()
         # It can still say something, and more than the program reads is not taken.
-        assert client.received < rest.WINDOW + 64 * 1024
+        assert client.received < WINDOW + 64 * 1024
         await client.say(ack=client.received)
         client.acks = True
         last, code = await client.last()
@@ -100,11 +102,21 @@ async def test_a_client_that_does_not_acknowledge_gets_a_window_and_the_rest_whe
         last, code = await client.last()
         assert (last["error"]["error"] if last else None, code) == ("rate_limited", 1008)
         assert {"taken": 64 * 1024} in client.said
+    async with terminal(address) as client:
+        assert (await alone.http.delete("/api/v1/sandboxes/default")).status_code == 409  # something is going on in it
+        assert (await alone.http.delete("/api/v1/sandboxes/default?force=true")).status_code == 200
+        last, _ = await client.last()
+        assert last is not None
+        # Its end may come before the stream's.
+        assert (last["exit"]["outcome"] if "exit" in last else last["error"]["error"]) in {
+            "cancelled",
+            "session_not_found",
+        }
 
 
 @pytest.mark.promise("audit-recorded", "key-revoked", "key-scopes", "owners-apart", "secret-hidden", "secret-split")
 async def test_who_may_not_is_refused_and_secrets_are_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rest, "KEY_SECONDS", 0.05)
+    monkeypatch.setattr(key_check, "SECONDS", 0.05)
     path = tmp_path / "keys.yaml"
     made = [make_key(user=user, name="test", days=None, now=datetime.now(UTC)) for user in ("a", "b", "a")]
     entries = [entry.model_dump(mode="json") for _, entry in made]
@@ -150,6 +162,10 @@ async def test_who_may_not_is_refused_and_secrets_are_hidden(tmp_path: Path, mon
         last, code = await shell.last()
         assert (last["error"]["error"] if last else None, code) == ("unauthorized", 1008)
         path.write_text(yaml.safe_dump({"keys": entries}))
+        shell = await until_accepted(stack, address, mine, name, shell)
+        path.write_text(yaml.safe_dump({"keys": [entries[0] | {"tools": ["core"]}, *entries[1:]]}))
+        last, code = await shell.last()  # what may less is another key
+        assert (last["error"]["error"] if last else None, code) == ("unauthorized", 1008)
         back = await until_accepted(stack, address, mine, name, shell)
         assert await back.run("echo goes on") == "goes on"
 
@@ -157,7 +173,7 @@ async def test_who_may_not_is_refused_and_secrets_are_hidden(tmp_path: Path, mon
         assert (await back.last())[1] == 1012
         await ending
     records = [json.loads(line) for line in audit.read_text().splitlines()]
-    first, last_one = [each for each in records if each["event"] == "terminal" and each.get("run_id") == name]
+    first, *_, last_one = [each for each in records if each["event"] == "terminal" and each.get("run_id") == name]
     assert (first["error"], first["bytes_in"] > 0, first["bytes_out"] > 0) == ("unauthorized", True, True)
     assert "error" not in last_one
     assert VALUE not in audit.read_text()
@@ -180,6 +196,8 @@ async def test_what_asks_for_no_terminal_gets_none(alone: Served, address: str) 
     assert (answer.status_code, answer.json()["error"]) == (426, "invalid_argument")
     assert (await refused(f"{address}/mcp"))[0] == 403
     # No page of a browser reaches a server without keys, by its own name or by another one for this machine.
-    assert (await refused(address, headers={"Origin": "https://elsewhere.example"}))[0] == 403
+    for origin in ("https://elsewhere.example", "http://localhost:3000", address.replace("127.0.0.1", "localhost")):
+        assert (await refused(address, headers={"Origin": origin}))[0] == 403
+    assert await error_of(address, headers={"Origin": address}, cols=0) == ("invalid_argument", 1008)
     port = int(address.rpartition(":")[2])
     assert (await refused("http://elsewhere.example", host="127.0.0.1", port=port))[0] == 421

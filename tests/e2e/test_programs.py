@@ -1,6 +1,11 @@
-"""Programs that last: background runs, contexts and tools in a cluster's sandboxes."""
+"""Programs that last: background runs, contexts, terminals and tools in a cluster's sandboxes."""
+
+import re
+
+import pytest
 
 from support.cluster.callers import Caller, Session
+from support.gateway.terminal import terminal
 
 
 async def test_someone_elses_run_can_not_be_told_from_none(session: Session, sandbox: str, bob: Caller) -> None:
@@ -49,3 +54,36 @@ async def test_same_idempotency_key_runs_once(session: Session, sandbox: str) ->
     code = "open('n', 'a').write('x')\nprint(len(open('n').read()))"
     replies = [await session.python(code, sandbox=sandbox, idempotency_key="k") for _ in range(2)]
     assert {(reply["run_id"], reply["stdout"]) for reply in replies} == {(replies[0]["run_id"], "1\n")}
+
+
+@pytest.mark.promise("terminal-lossless", "owners-apart")
+async def test_terminal_in_a_pod_goes_on_at_whichever_gateway_its_client_comes_back_to(
+    proxied: Caller, bob: Caller, sandbox: str
+) -> None:
+    address, key = proxied.url.removesuffix("/mcp"), proxied.key or ""
+    async with terminal(address, sandbox=sandbox, key=key, trust=proxied.trust, cols=90) as shell:
+        name = shell.said[0]["terminal"]
+        await shell.until(r"\$ ")
+        assert re.fullmatch(r"/dev/pts/\d+", await shell.run("tty"))
+        assert await shell.run("stty size") == "24 90"
+        await shell.type("echo be''gun; sleep 600\n")
+        await shell.until("begun\r\n")
+        await shell.type("\x03code=$?\n")
+        assert await shell.run("echo $code") == "130"
+        shell.acks = False
+        await shell.type("stty -echo; seq -f 'line %.0f' 20000; echo who''le\n")
+        await shell.until("line 50\r\n")
+        await shell.socket.close(1001)
+    came = shell.seen
+    async with terminal(bob.url.removesuffix("/mcp"), sandbox=sandbox, key=bob.key or "", terminal=name) as foreign:
+        last, _ = await foreign.last()
+        assert last is not None
+        assert last["error"]["error"] == "not_found"
+    for end, code in (("line 19000\r\n", 1001), ("whole\r\n", 1000)):  # the proxy's gateways take turns
+        back = {"terminal": name, "received": len(came)}
+        async with terminal(address, sandbox=sandbox, key=key, trust=proxied.trust, **back) as again:
+            again.acks = False
+            await again.until(end)
+            await again.socket.close(code)
+        came += again.seen
+    assert [int(number) for number in re.findall(rb"line (\d+)\r\n", came)] == [*range(1, 20001)]

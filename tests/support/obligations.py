@@ -28,6 +28,7 @@ OBLIGATIONS = {
     "expiry:ttl": "A sandbox ends after its ttl, and its record says so.",
     "expiry:idle": "A sandbox that is not used ends after its idle timeout, and its record says so.",
     "expiry:touch": "A sandbox that is used outlives its idle timeout.",
+    "expiry:changed": "A sandbox's lifetime can be changed while it lives.",
     "expiry:busy": "A sandbox with a background run is not idle until the run's timeout.",
     "lost:record": "A sandbox whose runner ends is Failed, with a reason, and its session can be claimed anew.",
     "stream:hello": "The runner says hello on a stream.",

@@ -117,19 +117,18 @@ class _Copy:
 
     def _download_folder(self, source: str, target: Path) -> Iterator[tuple[str, str]]:
         """Copy what is in a folder, one folder after the other: a list of all would be too long."""
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            message = f"The folder {str(target)!r} can't be made: {error.strerror}."
-            raise _wrong(message, "Choose another one.") from error
-        for entry in self._sandbox.files.list(source):
-            place = _below(target, PurePosixPath(entry.path).name)
-            if entry.kind == "directory":
-                yield from self._download_folder(entry.path, place)
-            elif entry.kind == "file":
-                yield self._get(entry.path, place)
-            else:
-                say(f"{entry.path} is left out: it is no file.")
+        folders = [(source, target)]
+        while folders:
+            source, target = folders.pop()
+            _make(target)
+            for entry in self._sandbox.files.list(source):
+                place = _below(target, PurePosixPath(entry.path).name)
+                if entry.kind == "directory":
+                    folders.append((entry.path, place))
+                elif entry.kind == "file":
+                    yield self._get(entry.path, place)
+                else:
+                    say(f"{entry.path} is left out: it is no file.")
 
     def _put(self, source: Path, target: str) -> tuple[str, str]:
         progress = Progress(str(source), quiet=self._quiet)
@@ -161,6 +160,13 @@ def _below(folder: Path, name: str) -> Path:
     if name in {"", ".", ".."} or "/" in name or "\0" in name or (path.is_symlink() and path.is_dir()):
         raise _wrong(f"The name {name!r} would lead out of {str(folder)!r}.", "Copy what has it by itself.")
     return path
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _wrong(f"The folder {str(folder)!r} can't be made: {error.strerror}.", "Choose another one.") from error
 
 
 def _wrong(message: str, step: str) -> SandpodError:

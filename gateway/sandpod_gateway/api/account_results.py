@@ -68,6 +68,7 @@ class UsageReport(ResultModel):
 
     columns: list[str]  # of each row
     rows: list[UsageRow]
+    next: str | None = None  # cursor of those after
 
 
 class AuditRecords(ResultModel):

@@ -85,11 +85,13 @@ class KeyManager:
 
     source: KeySource | None  # None: this server has no keys
     changes: bool  # whether callers may change keys
+    known: Callable[[], list[KeyEntry]]  # those that are in use
     use: Callable[[KeyFile], None]
 
-    async def list(self, caller: Caller) -> list[KeyEntry]:
-        """Return the keys that a caller may see."""
-        return [entry for entry in (await self._source().read()).keys if _may_see(caller, entry)]
+    def visible(self, caller: Caller) -> list[KeyEntry]:
+        """Return the keys that a caller may see, as they are in use here. Raises SandpodError: not_found."""
+        self._source()
+        return [entry for entry in self.known() if _may_see(caller, entry)]
 
     async def create(self, by: Credential, fresh: NewKey) -> KeyEntry:
         """Add a key, with no more rights than it is made with. Raises forbidden, invalid_argument, quota_exceeded."""

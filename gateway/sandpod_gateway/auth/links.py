@@ -5,9 +5,10 @@ message authentication code (HMAC-SHA256, cut to 128 bits as RFC 2104 allows) ov
 sandbox and the path. What the URL says anyway is not repeated in the token; nothing is stored. The maker's key is
 looked up whenever a link is used: a link ends with the key that made it.
 
-The secrets are nothing but random bytes, sign nothing else and are replaced with age. They are in a store: a Kubernetes
-Secret that all gateways of one installation share, or this process's memory. Whichever gateway finds it empty or its
-newest secret too old changes it, by a test-and-set; the others read what it wrote.
+The secrets are nothing but random bytes, sign nothing but links and the tokens of `sandbox_tokens`, and are replaced
+with age. They are in a store: a Kubernetes Secret that all gateways of one installation share, or this process's
+memory. Whichever gateway finds it empty or its newest secret too old changes it, by a test-and-set; the others read
+what it wrote.
 """
 
 import base64
@@ -151,13 +152,16 @@ class Links:
         if _TOKEN.fullmatch(token) is None:
             return None
         key_id, end, maker_id = _CLAIMS.unpack(base64.urlsafe_b64decode(token + "=")[: _CLAIMS.size])
-        in_force = _in_force(self._keys, int(self.clock()))
         owner = holder if maker_id == TOKEN_KEY_ID else self.owner_of_key(maker_id)
-        key = next((key for key in in_force if key.id == key_id.hex()), None)
+        key = next((key for key in self.in_force() if key.id == key_id.hex()), None)
         if key is None or owner is None or self.clock() >= end:
             return None
         expected = _sign(key, end, Caller(owner, maker_id), (method, sandbox, path))
         return owner if hmac.compare_digest(token, expected) else None
+
+    def in_force(self) -> tuple[LinkKey, ...]:
+        """Return the secrets whose signatures are accepted now, oldest first."""
+        return _in_force(self._keys, int(self.clock()))
 
     def signing(self) -> LinkKey:
         """Return the newest secret that every gateway has read. Raises SandpodError (backend_unavailable): none is."""

@@ -31,6 +31,10 @@ class Keys:
         else:
             logger.warning("there are no API keys: every caller is refused")
 
+    def entries(self) -> list[KeyEntry]:
+        """Return the keys, those that have expired among them."""
+        return list(self._entries.values())
+
     def owner_of_key(self, wanted: bytes) -> str | None:
         """Return whom the key of that id stands for; None when there is no such key, or not any more."""
         caller = self.caller_of_key(wanted)

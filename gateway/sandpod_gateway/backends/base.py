@@ -43,6 +43,7 @@ class ClaimRequest:
     workspace: WorkspaceRequest | None = None  # other than the template's, which no warm sandbox has
     cold_start: bool | None = None  # whether one may be made while none is warm; None for what the server allows
     secrets: tuple[Secret, ...] = ()  # for its runs, in addition to the template's
+    metadata: tuple[tuple[str, str], ...] = ()  # what the caller notes of it: names with texts
 
     def may_make(self, *, allowed: bool) -> bool:
         """Return whether a sandbox may be made for the claim: the caller's choice within what the server allows.
@@ -90,6 +91,7 @@ class SandboxRecord:
     resumed: datetime | None = None  # when the last suspension ended
     has_secrets: bool = False  # whether its claim came with some
     refers_to_secrets: bool = False  # whether its claim refers to some
+    metadata: tuple[tuple[str, str], ...] = ()  # what its caller noted of it
     fresh: bool = field(default=False, compare=False)  # of a claim's answer: whether it was claimed by that very call
 
 
@@ -191,8 +193,7 @@ class Backend(Protocol):
     async def templates(self, owner: str) -> tuple[TemplateInfo, ...]:
         """Return the templates that an owner's claims may name, by name; the first `MAX_TEMPLATES` of more.
 
-        Raises:
-            SandpodError: backend_unavailable, or as `claim` for the owner's tenant.
+        Raises SandpodError: backend_unavailable, or as `claim` for the owner's tenant.
         """
 
     def link_store(self) -> SecretStore | None:
@@ -249,6 +250,12 @@ class Backend(Protocol):
             SandpodError: max_sessions, unschedulable, quota_exceeded, image_pull_failed, backend_unavailable or
                 backend_error: why it does not start. It stays as it is, and can be tried again.
         """
+
+    async def suspend(self, name: str) -> None:
+        """Stop a sandbox whose workspace is persistent: its files are kept until it is woken, or ends."""
+
+    async def set_lifetime(self, name: str, *, ttl: int, idle_timeout: int) -> SandboxRecord:
+        """Change the seconds from claim to end, and those without use. Raises SandpodError: session_not_found."""
 
     async def delete(self, name: str) -> None:
         """End the sandbox and all that runs in it. No-op when there is none."""

@@ -194,6 +194,16 @@ class TenantBackend:
         record = await part.backend.wake(inner)
         return None if record is None else part.outer(record)
 
+    async def suspend(self, name: str) -> None:
+        """Stop a sandbox and keep its files; see `base.Backend.suspend`."""
+        part, inner = self._at(name)
+        await part.backend.suspend(inner)
+
+    async def set_lifetime(self, name: str, *, ttl: int, idle_timeout: int) -> SandboxRecord:
+        """Change how long the sandbox lives; see `base.Backend.set_lifetime`."""
+        part, inner = self._at(name)
+        return part.outer(await part.backend.set_lifetime(inner, ttl=ttl, idle_timeout=idle_timeout))
+
     async def delete(self, name: str) -> None:
         """End the sandbox."""
         part, inner = self._at(name)

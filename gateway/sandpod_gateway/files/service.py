@@ -41,7 +41,7 @@ MAX_LISTED: Final = 500  # artifacts
 MAX_ARTIFACT: Final = 128 * 2**20  # bytes of an artifact that is read at all; a link gives larger ones
 
 
-class _Entry(Message):
+class Entry(Message):
     """One entry of a runner's listing."""
 
     path: Annotated[str, Field(max_length=MAX_SPELLED_PATH)]
@@ -51,13 +51,16 @@ class _Entry(Message):
     unreadable: bool = False
 
     def entry(self) -> results.FileEntry:
+        """Return it as callers see it."""
         mime = mimetypes.guess_type(self.path)[0] if self.kind == "file" else None
         known = self.model_dump(include={"path", "kind", "size", "unreadable"})
         return results.FileEntry(**known, modified_at=_time(self.mtime), mime_type=mime)
 
 
-class _Listing(Message):
-    entries: Annotated[list[_Entry], Field(max_length=MAX_ENTRIES)]
+class Listing(Message):
+    """A runner's listing of a folder."""
+
+    entries: Annotated[list[Entry], Field(max_length=MAX_ENTRIES)]
     truncated: bool = False
 
 
@@ -106,7 +109,7 @@ class Files:
         check_path(path)
         fields = {"op": "list", "path": path, "recursive": recursive, "limit": min(limit, MAX_ENTRIES)}
         name, reply = await self.ask(owner, sandbox, fields)
-        listing = checked(_Listing, reply)
+        listing = checked(Listing, reply)
         entries = [entry.entry() for entry in listing.entries]
         return results.FileList(sandbox=name, path=shown_path(path), entries=entries, truncated=listing.truncated)
 
@@ -204,7 +207,7 @@ class Files:
         """Return the metadata of a file or folder; a link is not followed. Raises invalid_path, not_found."""
         check_path(path)
         name, reply = await self.ask(owner, sandbox, {"op": "stat", "path": path})
-        return results.FileStat(sandbox=name, **dict(checked(_Entry, reply).entry()))
+        return results.FileStat(sandbox=name, **dict(checked(Entry, reply).entry()))
 
     async def make_directory(self, owner: str, path: str, *, sandbox: str | None) -> results.FileChanged:
         """Make a folder and its parents, unless it exists. Raises invalid_path, file_exists, quota_exceeded."""

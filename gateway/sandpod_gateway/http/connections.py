@@ -14,17 +14,19 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from fcntl import ioctl
 from typing import Any, ClassVar, Final
 
-import h11
 import uvicorn
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
+from websockets.http11 import Request
 
 REQUEST_SECONDS: Final = 20.0  # from the first byte of a request, or the connection, to the end of its headers
 PASSED_ON: Final = b"x-sandpod-passed-on"  # header of a request that another gateway can answer, too
 PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})  # asked of a server by name, whichever takes the calls
 _DESCRIPTORS: Final = 65_536  # more than that, memory would not serve
+_FRAGMENTS: Final = 1024  # of a WebSocket's message
 _LOOPBACK: Final = "127.0.0.1"
 _LOOPBACK_CONNECTIONS: Final = 256
 _no_requests = logging.getLogger(f"{__name__}.websockets")
@@ -77,10 +79,13 @@ class BoundedConnection(H11Protocol):
             self._leave()
             self._start_timer()
 
-    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+    def handle_websocket_upgrade(self, event: Any) -> None:
         """Pass the connection on for good: no request follows on it."""
         self._leave()
         self._passed_on = True
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()  # earlier answers are not read, nor would the next one be
+            return
         type(self).last_call = self.loop.time()
         super().handle_websocket_upgrade(event)
 
@@ -121,11 +126,67 @@ class BoundedConnection(H11Protocol):
 
 
 class WebSocketConnection(WebSocketsSansIOProtocol):
-    """A WebSocket that keeps out of the log what clients ask for, and for which a refusal is an answer like others."""
+    """A WebSocket that keeps out of the log what clients ask for, and for which a refusal is an answer like others.
+
+    Nothing is read of a client that was not let in, and little is kept, and not for long, for one that does not read.
+    """
+
+    _pong = b""  # the latest that waits for the client to read
+    _end: asyncio.TimerHandle | None = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.logger = _no_requests
+        self.logger = self.conn.logger = _no_requests
+        self.default_headers = []  # an ending server's say "Connection: close", and a WebSocket's something else
+
+    def handle_connect(self, event: Request) -> None:
+        """Answer a request; reading goes on when the app accepts it."""
+        self.read_paused = True
+        self.transport.pause_reading()
+        super().handle_connect(event)
+        if self.close_sent:
+            self._end_soon()
+
+    def handle_cont(self, event: Frame) -> None:
+        """Take a part of a message; small ones cost more than they bring."""
+        if len(self.frames) < _FRAGMENTS:
+            super().handle_cont(event)
+        else:
+            self.transport.abort()
+
+    def handle_ping(self) -> None:
+        """Answer a ping, or the latest of several once the client reads."""
+        output = self.conn.data_to_send()
+        if self.writable.is_set():
+            self.transport.write(b"".join(output))
+        elif output:
+            self._pong = output[-1]
+
+    def resume_writing(self) -> None:
+        """Send what was held back."""
+        super().resume_writing()
+        pong, self._pong = self._pong, b""
+        self.transport.write(pong)
+
+    def keepalive_timeout(self) -> None:
+        """End the connection at once: what its client does not read is not waited for."""
+        super().keepalive_timeout()
+        self.transport.abort()
+
+    def on_task_complete(self, task: asyncio.Task[None]) -> None:
+        """Wait for the client to read the rest, but not for long."""
+        super().on_task_complete(task)
+        self._end_soon()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        super().connection_lost(exc)
+        if self._end is not None:
+            self._end.cancel()
+
+    def _end_soon(self) -> None:
+        if not self.disconnected:
+            self._end = self.loop.call_later(self.close_timeout, self.transport.abort)
 
     async def send(self, message: Any) -> None:
         """Send a message."""

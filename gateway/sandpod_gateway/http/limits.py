@@ -62,10 +62,14 @@ class Requests:
             raise SandpodError(ErrorCode.RATE_LIMITED, message, next_step=_WAIT)
         self._bytes[owner] += size
 
+    def drop(self, owner: str, size: int) -> None:
+        """Take bytes off the count that are not held any more."""
+        self._bytes -= Counter({owner: size})  # keeps no zeros
+
     def leave(self, owner: str, size: int) -> None:
         """Take a request and its bytes off the count."""
-        self._count -= Counter([owner])  # keeps no zeros
-        self._bytes -= Counter({owner: size})
+        self._count -= Counter([owner])
+        self.drop(owner, size)
 
 
 @dataclass(eq=False)

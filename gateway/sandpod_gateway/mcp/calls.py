@@ -115,14 +115,8 @@ class CallMiddleware(Middleware):
         """Correct a call's arguments; return what its tool takes. Raises forbidden, for what the caller may not use."""
         server, name = context.fastmcp_context, context.message.name
         tool = await server.fastmcp.get_tool(name) if server is not None else None
-        if (toolset := _toolset(tool)) not in {None, *chosen_toolsets(self._server)}:
-            raise self._off(f"The tool {name}", str(toolset))
-        if tool is not None and not _only_reads(tool) and current_caller().read_only:
-            message, step = f"Your key is read-only, and {name} changes something.", "Use what is listed."
-            raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
-        if isinstance(tool, SetTool) and tool.admin and current_caller().role != "admin":
-            message, step = f"{name} is for administrators.", "Ask the administrator."
-            raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
+        if tool is not None:
+            check_scope(tool, self._server)
         schema = tool.parameters if tool is not None else {}
         if context.message.arguments:
             _clarify(context.message.arguments, schema.get("properties", {}))
@@ -138,18 +132,31 @@ class CallMiddleware(Middleware):
     async def check_resource_access(self, context: MiddlewareContext[ReadResourceRequestParams]) -> None:
         """Raise ResourceError for the files of sandboxes where their tools are off, and for too many calls."""
         if str(context.message.uri).startswith(_FILES) and _FILES_TOOLSET not in chosen_toolsets(self._server):
-            raise resource_error(self._metrics, self._off("The file resource", _FILES_TOOLSET))
+            raise resource_error(self._metrics, _off("The file resource", _FILES_TOOLSET, self._server))
         try:
             self._meter.call(account_of(current_caller()), current_caller().key_id)
         except SandpodError as error:
             raise resource_error(self._metrics, error) from error
 
-    def _off(self, what: str, toolset: str) -> SandpodError:
-        way = "ask the administrator for it"
-        if toolset in self._server & current_caller().tools:
-            way = f"connect to an address that has {TOOLS}=core,{toolset}"
-        message, step = f"{what} is off: its toolset is {toolset!r}.", f"Use what is listed, or {way}."
-        return SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
+
+def check_scope(tool: Tool, server: frozenset[str]) -> None:
+    """Raise forbidden for a tool that this request may not use, of a server whose settings choose these toolsets."""
+    if (toolset := _toolset(tool)) not in {None, *chosen_toolsets(server)}:
+        raise _off(f"The tool {tool.name}", str(toolset), server)
+    if not _only_reads(tool) and current_caller().read_only:
+        message, step = f"Your key is read-only, and {tool.name} changes something.", "Use what is listed."
+        raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
+    if isinstance(tool, SetTool) and tool.admin and current_caller().role != "admin":
+        message, step = f"{tool.name} is for administrators.", "Ask the administrator."
+        raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
+
+
+def _off(what: str, toolset: str, server: frozenset[str]) -> SandpodError:
+    way = "ask the administrator for it"
+    if toolset in server & current_caller().tools:
+        way = f"connect to an address that has {TOOLS}=core,{toolset}"
+    message, step = f"{what} is off: its toolset is {toolset!r}.", f"Use what is listed, or {way}."
+    return SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
 
 
 def chosen_toolsets(server: frozenset[str]) -> frozenset[str]:

@@ -24,14 +24,16 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import TOOLS
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.audit import RefusedRequests
+from sandpod_gateway.http.handshakes import is_foreign, websocket_of
 from sandpod_gateway.http.limits import Requests
 from sandpod_gateway.http.routes import with_any_name
 from sandpod_gateway.http.transports import standing, toolset_fault, with_key
 from sandpod_gateway.mcp.tool_results import BUG
 from sandpod_gateway.mcp.toolbox import SetTool
 from sandpod_gateway.rest import answers
-from sandpod_gateway.rest.events import HEADERS, run_events
+from sandpod_gateway.rest.events import HEADERS, as_stream, run_events, send_events
 from sandpod_gateway.rest.files import METHODS, RestFiles
+from sandpod_gateway.rest.key_check import KeyCheck
 from sandpod_gateway.rest.openapi import describe
 from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, RUNS, STARTED, Operation, program
 from sandpod_gateway.rest.pages import Page, is_known, tag_of
@@ -47,6 +49,11 @@ MAX_DESCRIPTIONS: Final = 64
 MAX_DIGITS: Final = 18  # of a cursor
 IDEMPOTENCY_KEY: Final = "idempotency-key"
 EVENT_STREAM: Final = "text/event-stream"
+_FOREIGN: Final = SandpodError(
+    ErrorCode.FORBIDDEN,
+    "Pages of other sites, and of other ports, get no WebSocket here.",
+    next_step="Ask the administrator to add the page's origin to allowed_origins.",
+)
 _RUN: Final = Operation("POST", RUNS, "")
 
 
@@ -55,8 +62,7 @@ class Rest:
 
     def __init__(
         self,
-        mcp: FastMCP[Any],
-        own: FastMCP[Any],
+        servers: tuple[FastMCP[Any], FastMCP[Any]],
         background: BackgroundRuns,
         requests: Requests,
         files: RestFiles,
@@ -70,8 +76,8 @@ class Rest:
         # By the tools that a caller may use: there are as many as combinations of toolsets.
         self._descriptions: LRUCache[tuple[str, ...], Response] = LRUCache(MAX_DESCRIPTIONS)
         self._files = files
-        self._mcp = mcp
-        self._own = own  # the operations that REST alone has
+        self._servers = servers  # of MCP's tools, and of the operations that REST alone has
+        self._auth = servers[0].auth
         self._background = background
         self._requests = requests
         self._version = version
@@ -90,7 +96,7 @@ class Rest:
         ]
         routes.append(Route("/openapi.json", self._described))
         guard = Middleware(HostOriginGuardMiddleware, allowed_hosts=hosts, allowed_origins=origins, mode="strict")
-        signed = self._mcp.auth.get_middleware() if self._mcp.auth is not None else []
+        signed = self._auth.get_middleware() if self._auth is not None else []
         app = Starlette(
             routes=routes,
             middleware=[guard, *signed, Middleware(RequestContextMiddleware)],
@@ -107,6 +113,8 @@ class Rest:
                 await (send if keyed[ACTS] else refused)(message)  # what became a call has a record as such
 
             fault = toolset_fault(QueryParams(scope["query_string"]).getlist(TOOLS))
+            if origins is None and is_foreign(keyed):
+                fault = _FOREIGN
             await (app if fault is None else answers.refused(fault))(keyed, receive, send_on)
 
         return serve
@@ -144,7 +152,7 @@ class Rest:
         return answers.answer(await self._result(request, tool, arguments), operation)
 
     async def _result(self, request: Request, tool: str, arguments: dict[str, Any]) -> ToolResult:
-        servers = [each for each in (self._mcp, self._own) if isinstance(await each.get_tool(tool), SetTool)]
+        servers = [each for each in self._servers if isinstance(await each.get_tool(tool), SetTool)]
         if not servers:  # it is off, or another system's of that name
             message, step = f"This server has no operation {tool}.", f"See {PREFIX}/openapi.json for what there is."
             raise SandpodError(ErrorCode.NOT_FOUND, message, next_step=step)
@@ -164,27 +172,26 @@ class Rest:
             return answers.answer(found, _RUN)
         if request.method == "HEAD":
             return Response(media_type=EVENT_STREAM, headers=HEADERS)
-        valid = partial(self._is_valid, request.headers.get("authorization", ""))
-        events = run_events(self._background, owner, run_id, int(last), valid)
+        events = run_events(self._background, owner, run_id, int(last), KeyCheck.of(self._auth, request).check)
         self._requests.enter(owner)
-        return partial(self._stream, owner, StreamingResponse(events, media_type=EVENT_STREAM, headers=HEADERS))
+        socket = websocket_of(request.scope)
+        if socket is not None:  # which the server closes when it ends
+            return partial(self._counted, owner, partial(send_events, socket, events))
+        response = StreamingResponse(as_stream(events), media_type=EVENT_STREAM, headers=HEADERS)
+        return partial(self._counted, owner, partial(standing, response, self._ending))
 
-    async def _stream(self, owner: str, response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _counted(self, owner: str, answer: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Send an answer without an end, as one of the caller's requests in progress."""
         try:
-            await standing(response, self._ending, scope, receive, send)
+            await answer(scope, receive, send)
         finally:
             self._requests.leave(owner, 0)
 
-    async def _is_valid(self, authorization: str) -> bool:
-        auth = self._mcp.auth
-        return auth is None or await auth.verify_token(authorization.partition(" ")[2]) is not None
-
     async def _described(self, request: Request) -> Response:
-        tools = [*await self._mcp.list_tools(), *await self._own.list_tools()]
+        tools = [tool for server in self._servers for tool in await server.list_tools()]
         names = tuple(tool.name for tool in tools)
         if names not in self._descriptions:
-            made = JSONResponse(describe(tools, self._version, keyed=self._mcp.auth is not None))
+            made = JSONResponse(describe(tools, self._version, keyed=self._auth is not None))
             made.headers["ETag"] = tag_of(bytes(made.body))
             self._descriptions[names] = made
         answer = self._descriptions[names]

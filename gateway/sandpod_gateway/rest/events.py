@@ -1,9 +1,16 @@
-"""A run's output as server-sent events, from any point on: the id of each event is the cursor to go on from."""
+"""A run's output as events, from any point on: the id of each is the cursor to go on from.
+
+They are server-sent events, or text messages of a WebSocket. What a program writes while a client reads slowly waits in
+its sandbox, bounded, and holds up nothing here.
+"""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, Final, NamedTuple
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.masking.current import calling
@@ -13,35 +20,86 @@ from sandpod_gateway.runs.background import BackgroundRuns
 PAUSE_SECONDS: Final = 0.05  # between two looks, whatever the sandbox says
 WAIT_SECONDS: Final = 15.0  # for output, after which something is sent that keeps proxies from hanging up
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+_DONE, _REFUSED = 1000, 1008  # codes of RFC 6455
+
+
+class Event(NamedTuple):
+    """Something of a run."""
+
+    name: str
+    data: dict[str, Any]
+    cursor: int | None = None
+
+
+Events = AsyncGenerator[Event | None, None]
 
 
 async def run_events(
-    background: BackgroundRuns, owner: str, run_id: str, cursor: int, valid: Callable[[], Awaitable[bool]]
-) -> AsyncIterator[bytes]:
-    """Yield `output` events until one `result`, or `error`, which are the last; none without a `valid` key.
+    background: BackgroundRuns, owner: str, run_id: str, cursor: int, check: Callable[[], Awaitable[None]]
+) -> Events:
+    """Yield `output` events until one `result`, or `error`, which are the last; `check` may end it by an error.
 
-    What a program writes meanwhile waits in its sandbox, bounded, so a slow client holds up nothing here.
+    None stands between them for the time that goes by.
     """
-    while await valid():
+    while True:
         with calling("read_run") as call:
             try:
+                await check()
                 found = await background.read(owner, run_id, cursor=cursor, wait=WAIT_SECONDS, until="output")
             except SandpodError as error:
-                yield _event("error", call.masked(error.problem().model_dump(mode="json")))
+                yield Event("error", call.masked(error.problem().model_dump(mode="json")))
                 return
             shown: dict[str, Any] = call.masked(found.result.model_dump(mode="json"))
         result, cursor = shown.pop("result"), found.result.cursor
         if shown["stdout"] or shown["stderr"] or shown["dropped_bytes"]:
-            yield _event("output", shown, cursor)
+            yield Event("output", shown, cursor)
         if result is not None:
             if found.pictures:
                 result["pictures"] = [as_json(picture) for picture in found.pictures]
-            yield _event("result", result, cursor)
+            yield Event("result", result, cursor)
             return
-        yield b": waiting\n\n"
+        yield None
         await asyncio.sleep(PAUSE_SECONDS)
 
 
-def _event(name: str, data: dict[str, Any], cursor: int | None = None) -> bytes:
-    number = f"id: {cursor}\n" if cursor is not None else ""
-    return f"{number}event: {name}\ndata: {json.dumps(data)}\n\n".encode()
+async def as_stream(events: Events) -> AsyncIterator[bytes]:
+    """Yield events as server-sent events."""
+    async with aclosing(events):
+        async for event in events:
+            if event is None:
+                yield b": waiting\n\n"
+            else:
+                number = f"id: {event.cursor}\n" if event.cursor is not None else ""
+                yield f"{number}event: {event.name}\ndata: {json.dumps(event.data)}\n\n".encode()
+
+
+async def send_events(socket: WebSocket, events: Events, *_scope: object) -> None:
+    """Send events as text messages, each {"event", "data", "id"}, until the last one, or the client leaves."""
+    await socket.accept()
+    tasks = [asyncio.ensure_future(each) for each in (_send(socket, events), _until_left(socket))]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    except (WebSocketDisconnect, RuntimeError):  # the latter where the end is not read yet
+        return
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _send(socket: WebSocket, events: Events) -> None:
+    code = _REFUSED
+    async with aclosing(events):
+        async for event in events:
+            if event is not None:
+                # It waits while the client does not read: then nothing more is asked of the sandbox.
+                await socket.send_text(json.dumps({"event": event.name, "data": event.data, "id": event.cursor}))
+                code = _DONE if event.name == "result" else _REFUSED
+    await socket.close(code)
+
+
+async def _until_left(socket: WebSocket) -> None:
+    while (await socket.receive())["type"] != "websocket.disconnect":
+        pass  # there is nothing to say

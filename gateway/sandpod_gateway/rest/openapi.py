@@ -197,7 +197,8 @@ def _events(read: Schema) -> Schema:
         "operationId": "stream_run",
         "summary": "Stream a run",
         "description": "The run's output as server-sent events: `output` as it comes, then one `result`. The id of an "
-        "event is the cursor to go on from, which EventSource sends as Last-Event-ID.",
+        "event is the cursor to go on from, which EventSource sends as Last-Event-ID. As a WebSocket it "
+        "sends the same as text messages.",
         "parameters": [each for each in read["parameters"] if each["name"] in {"run_id", "cursor"}],
         "responses": {
             "200": _response("Events", "text/event-stream", {}),

@@ -47,8 +47,6 @@ class Operation:
         return self.method in {"POST", "PATCH"}
 
 
-_OF_USE: Final = ("day", "claimed", "tenant", "user", "key", "sandbox", "template")
-
 OPERATIONS: Final = (
     Operation("GET", "/sandboxes", "list_sandboxes", listing=Listing("sandboxes", ("created_at", "sandbox"))),
     Operation("POST", "/sandboxes", "create_sandbox", HTTPStatus.CREATED, "/sandboxes/{sandbox}"),
@@ -61,7 +59,12 @@ OPERATIONS: Final = (
     Operation("DELETE", FILE, "delete_file"),
     Operation("POST", "/sandboxes/{sandbox}/moves", "move_file"),
     Operation("GET", "/sandboxes/{sandbox}/artifacts", "list_artifacts", listing=Listing("artifacts", ("path",))),
-    Operation("GET", "/sandboxes/{sandbox}/packages", "list_packages", listing=Listing("packages", ("name", "source"))),
+    Operation(
+        "GET",
+        "/sandboxes/{sandbox}/packages",
+        "list_packages",
+        listing=Listing("packages", ("name", "source", "version")),
+    ),
     Operation("POST", "/sandboxes/{sandbox}/packages", "install_packages"),
     Operation("POST", "/sandboxes/{sandbox}/links", "create_link", HTTPStatus.CREATED),
     Operation("POST", "/sandboxes/{sandbox}/archives", "fetch_workspace", HTTPStatus.CREATED),
@@ -72,7 +75,7 @@ OPERATIONS: Final = (
     Operation("POST", "/keys", "create_key", HTTPStatus.CREATED),
     Operation("DELETE", "/keys/{key_id}", "revoke_key"),
     Operation("POST", "/keys/{key_id}/rotate", "rotate_key", HTTPStatus.CREATED),
-    Operation("GET", "/usage", "get_usage", listing=Listing("rows", _OF_USE, csv=True)),
+    Operation("GET", "/usage", "get_usage", listing=Listing("rows", csv=True)),
     Operation("GET", "/pools", "list_pools", listing=Listing("pools", ("pool",))),
     Operation("PATCH", "/pools/{pool}", "scale_pool"),
     Operation("GET", "/audit", "list_audit_records", listing=Listing("records")),

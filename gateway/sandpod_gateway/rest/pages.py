@@ -49,7 +49,7 @@ class Page:
             raise _wrong(f"limit is 1 to {MAX_LIMIT}.")
         if listing.tool_limit is not None:
             query["limit"] = listing.tool_limit
-        after = _parsed(query.pop("cursor", ""), len(listing.order))
+        after = name_in(query.pop("cursor", ""), len(listing.order))
         return cls(listing, int(limit), after, form == "csv")
 
     def of(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class Page:
             return body
         rest = sorted((each for each in self._entries(body) if self._name(each) > self.after), key=self._name)
         page = rest[: self.limit]
-        return {**body, self.listing.field: page, "next": _cursor(self._name(page[-1])) if rest != page else None}
+        return {**body, self.listing.field: page, "next": cursor_of(self._name(page[-1])) if rest != page else None}
 
     def answer(self, request: Request, body: dict[str, Any]) -> Response:
         """Return the answer to a request, or that its client has this already."""
@@ -101,18 +101,20 @@ def tag_of(content: bytes) -> str:
     return f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
 
-def _cursor(name: tuple[str, ...]) -> str:
+def cursor_of(name: tuple[str, ...]) -> str:
+    """Return the cursor of what comes after an entry of that name."""
     return base64.urlsafe_b64encode(json.dumps(name).encode()).decode().rstrip("=")
 
 
-def _parsed(cursor: str, parts: int) -> tuple[str, ...]:
+def name_in(cursor: str, parts: int) -> tuple[str, ...]:
+    """Return the name in a cursor, of so many parts; () for no cursor. Raises SandpodError: invalid_argument."""
     if not cursor:
         return ()
     try:
         name = json.loads(
             base64.b64decode(cursor[:MAX_CURSOR] + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         )
-    except ValueError:
+    except (ValueError, RecursionError):
         name = None
     if not isinstance(name, list) or len(name) != parts or not all(isinstance(each, str) for each in name):
         raise _wrong("The cursor is none of this list.")

@@ -13,28 +13,34 @@ from sandpod_gateway.auth.current import owner_in
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.limits import BODY_SECONDS, Requests, until_left
 
-KEY_NEEDED: Final = SandpodError(
-    ErrorCode.UNAUTHORIZED,
-    "A valid API key or token is needed.",
-    next_step="Send it in a header: `Authorization: Bearer KEY` or `X-API-Key: KEY`.",
-)
 ACTS: Final = "sandpod.acts"  # in a request's scope: a list of what it has become, which has a record of its own
 _LARGE: Final = "Send large data as one string, or as a file."
 _OBJECT: Final = "Send one JSON object, or no body at all."
+
+
+def key_needed() -> SandpodError:
+    """Return a new refusal: one that is raised again and again would keep all that it was raised for."""
+    step = "Send it in a header: `Authorization: Bearer KEY` or `X-API-Key: KEY`."
+    return SandpodError(ErrorCode.UNAUTHORIZED, "A valid API key or token is needed.", next_step=step)
 
 
 def need_owner(request: Request) -> str:
     """Return whose request it is. Raises SandpodError (unauthorized)."""
     owner = owner_in(request.scope)
     if owner is None:
-        raise KEY_NEEDED
+        raise key_needed()
     return owner
 
 
 async def read_object(request: Request, requests: Requests, held: ExitStack) -> dict[str, Any]:
-    """Return a request's body, a JSON object; it is counted among its caller's until `held` is closed.
+    """Return a request's body, a JSON object. Raises as `read_body` and `parsed` do."""
+    return parsed(await read_body(request, requests, held))
 
-    Raises SandpodError: invalid_argument, upload_too_large, timeout, rate_limited. ClientDisconnect.
+
+async def read_body(request: Request, requests: Requests, held: ExitStack) -> bytes:
+    """Return a request's body, which is counted among its caller's until `held` is closed.
+
+    Raises SandpodError: upload_too_large, timeout, rate_limited. ClientDisconnect.
     """
     owner, body = need_owner(request), bytearray()
     requests.enter(owner)
@@ -51,10 +57,11 @@ async def read_object(request: Request, requests: Requests, held: ExitStack) -> 
     except TimeoutError as error:
         message = f"The body did not come within {BODY_SECONDS:.0f} seconds."
         raise SandpodError(ErrorCode.TIMEOUT, message, next_step="Send the whole request in time.") from error
-    return _parsed(bytes(body))
+    return bytes(body)
 
 
-def _parsed(body: bytes) -> dict[str, Any]:
+def parsed(body: bytes) -> dict[str, Any]:
+    """Return the JSON object that a body is; an empty one for none. Raises SandpodError: invalid_argument."""
     if not body.strip():
         return {}
     if messages.crowded(body):

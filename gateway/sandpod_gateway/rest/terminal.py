@@ -1,21 +1,20 @@
-"""Terminals over WebSockets: binary messages are what is typed and shown, text messages are JSON about it.
-
-What is not acknowledged by the client stays in the sandbox, so that a slow or sleeping client costs nothing here.
-"""
+"""Terminals over WebSockets: binary messages are what is typed and shown, text messages are JSON about it."""
 
 import asyncio
 import json
+import logging
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 from fastmcp.server.auth import AuthProvider
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from sandpod_gateway.api.results import ErrorCode
@@ -30,39 +29,34 @@ from sandpod_gateway.masking.current import Call, calling
 from sandpod_gateway.mcp.arguments import DEFAULT
 from sandpod_gateway.mcp.audit import who
 from sandpod_gateway.mcp.calls import chosen_toolsets
+from sandpod_gateway.mcp.tool_results import BUG
 from sandpod_gateway.rest import answers
+from sandpod_gateway.rest.key_check import KeyCheck
 from sandpod_gateway.rest.operations import PREFIX
-from sandpod_gateway.rest.requests import ACTS, KEY_NEEDED, need_owner
+from sandpod_gateway.rest.requests import ACTS, need_owner
+from sandpod_gateway.rest.terminal_client import DONE, Offset, Size, TerminalClient
 from sandpod_gateway.terminals.service import TOOL, TerminalRequest, Terminals
 from sandpod_gateway.terminals.terminal import Terminal
 from sandpod_gateway.usage.amounts import account_of
 
+logger = logging.getLogger(__name__)
+
 TERMINAL: Final = "/sandboxes/{sandbox}/terminal"
-WEBSOCKETS: Final = re.compile(re.escape(PREFIX) + r"/sandboxes/[^/]+/terminal")  # where there is one
-WINDOW: Final = 256 * 1024  # bytes that may be sent before the client has acknowledged them
-_PIECE: Final = 64 * 1024
-KEY_SECONDS: Final = 10.0  # between two looks whether the caller's key still holds
+WEBSOCKETS: Final = re.compile(
+    re.escape(PREFIX) + r"/(sandboxes/[^/]+/terminal|runs/[^/]+/events)"
+)  # where there is one
 _TOOLSET: Final = "core"  # of the tool that does the same
-_DONE, _REFUSED, _FAILED = 1000, 1008, 1011  # codes of RFC 6455
-_Size = Annotated[int, Field(ge=1, le=1000)]
-_Offset = Annotated[int, Field(ge=0, le=2**62)]
+_REFUSED, _FAILED = 1008, 1011  # codes of RFC 6455
 
 
 class _Query(StrictModel):
-    cols: _Size = 80
-    rows: _Size = 24
+    cols: Size = 80
+    rows: Size = 24
     cwd: str = "."
     command: str = ""
     terminal: str | None = None  # one to go on with
-    received: _Offset | None = None  # bytes of it that the client has
+    received: Offset | None = None  # bytes of it that the client has
     tools: str | None = None
-
-
-class _Message(StrictModel):
-    """What a client says."""
-
-    resize: tuple[_Size, _Size] | None = None  # columns, rows
-    ack: _Offset | None = None  # bytes that it has got
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,39 +83,42 @@ class RestTerminals:
     async def _serve(self, request: Request, socket: WebSocket, _scope: Scope, _receive: Receive, _send: Send) -> None:
         await socket.accept()
         act = Act("terminal", who(), request.query_params.get("command"))
-        with calling(TOOL) as call:
+        with ExitStack() as held, calling(TOOL) as call:
             hide(call.masked)
             try:
                 async with self.audit.recording(act):
-                    await self._talk(request, socket, call, act)
+                    await self._talk(request, socket, call, act, held)
             except SandpodError as error:
-                await _end(socket, {"error": call.masked(error.problem().model_dump(mode="json"))}, _code_of(error))
+                await _refuse(socket, call, error)
+            except WebSocketDisconnect:
+                return
+            except Exception:
+                logger.exception("A terminal failed")
+                await _refuse(socket, call, BUG)
 
-    async def _talk(self, request: Request, socket: WebSocket, call: Call, act: Act) -> None:
+    async def _talk(self, request: Request, socket: WebSocket, call: Call, act: Act, held: ExitStack) -> None:
         owner = need_owner(request)
         try:
             await self.audit.begin()
             self.requests.enter(owner)
-        except SandpodError as error:
-            note(error=error.code)
-            raise
-        try:
-            terminal = await self._open(request, owner)
+            held.callback(self.requests.leave, owner, 0)  # once the last message is sent, too
+            first = asyncio.ensure_future(socket.receive())
+            held.callback(first.cancel)
+            terminal = await _unless_left(first, self._open(request, owner))
             act.note(run_id=terminal.name)
-            client = _Client(socket, terminal)
+            client = TerminalClient(socket, terminal, first)
             try:
-                last = await client.serve(partial(self._until_invalid, request))
+                with self.requests.metrics.open_terminals.track_inprogress():
+                    last = await client.serve(KeyCheck.of(self.auth, request).until_changed)
             finally:
                 act.note(bytes_in=client.typed, bytes_out=client.sent)
                 await terminal.close(stay=client.stays)
             if last is not None:
                 act.note(run_outcome=last["outcome"])
-                await _end(socket, call.masked({"exit": last}), _DONE)
+                await _end(socket, call.masked({"exit": last}), DONE)
         except SandpodError as error:
             note(error=error.code)
             raise
-        finally:
-            self.requests.leave(owner, 0)
 
     async def _open(self, request: Request, owner: str) -> Terminal:
         if _TOOLSET not in chosen_toolsets(self.toolsets):
@@ -142,111 +139,24 @@ class RestTerminals:
         wanted = TerminalRequest(command=query.command, cwd=query.cwd, cols=query.cols, rows=query.rows)
         return await self.terminals.open(owner, wanted, sandbox=sandbox)
 
-    async def _until_invalid(self, request: Request) -> None:
-        """Raise unauthorized once the caller's key does not hold any more."""
-        token = request.headers.get("authorization", "").partition(" ")[2]
-        while True:
-            await asyncio.sleep(KEY_SECONDS)
-            if self.auth is not None and await self.auth.verify_token(token) is None:
-                raise KEY_NEEDED
+
+async def _unless_left(first: asyncio.Future[Message], opening: Coroutine[Any, Any, Terminal]) -> Terminal:
+    """Return what is opened, unless the client leaves before it says anything. Raises WebSocketDisconnect."""
+    task = asyncio.ensure_future(opening)
+    try:
+        await asyncio.wait((first, task), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done() and first.result()["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect
+        return await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
-class _Client:
-    """Passes bytes on between a WebSocket and a terminal."""
-
-    def __init__(self, socket: WebSocket, terminal: Terminal) -> None:
-        self._socket, self._terminal = socket, terminal
-        self._acked = terminal.output.sent
-        self._acks, self._input = asyncio.Event(), asyncio.Event()  # set when there is more
-        self._waiting = bytearray()  # input that the terminal has not taken
-        self.typed = self.sent = 0  # bytes
-        self.stays = True  # whether the terminal waits for its client to come back
-
-    async def serve(self, watch: Callable[[], Coroutine[Any, Any, None]]) -> dict[str, Any] | None:
-        """Serve until the client leaves, or the program ends: then return how. `watch` may end it by an error."""
-        tasks: list[asyncio.Future[Any]] = []
-        try:
-            await self._tell(terminal=self._terminal.name, received=self._terminal.channel.received)
-            shows = asyncio.ensure_future(self._show())
-            tasks += [shows, *map(asyncio.ensure_future, (self._receive(), self._type(), watch()))]
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-            return shows.result() if shows in done else None
-        except WebSocketDisconnect:
-            return None  # nobody reads it
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _show(self) -> dict[str, Any]:
-        while True:
-            while self._terminal.output.sent - self._acked >= WINDOW:
-                self._acks.clear()
-                await self._acks.wait()
-            data = await self._terminal.read()
-            if data:
-                self.sent += len(data)
-                await self._socket.send_bytes(data)
-            elif self._terminal.channel.ended:
-                ended = await self._terminal.end()
-                # What the client does not have may have to be sent again.
-                self.stays = self._acked < self._terminal.output.sent
-                return ended.model_dump(mode="json", include={"exit_code", "signal", "outcome", "detail"})
-
-    async def _receive(self) -> None:
-        """Take what the client sends until it leaves; one that closes in order wants the terminal no more.
-
-        It never waits for the terminal, which may be waiting for an acknowledgement.
-        """
-        while True:
-            came = await self._socket.receive()
-            if came["type"] == "websocket.disconnect":
-                self.stays = came.get("code") != _DONE
-                return
-            if (data := came.get("bytes")) is not None:
-                if len(self._waiting) + len(data) > WINDOW:
-                    message = f"Over {WINDOW} bytes of input wait for the terminal's program."
-                    step = 'Send no more than that after the last {"taken": N}.'
-                    raise SandpodError(ErrorCode.RATE_LIMITED, message, next_step=step)
-                self._waiting += data
-                self._input.set()
-            else:
-                self._heed(came.get("text") or "")
-
-    async def _type(self) -> None:
-        told = 0
-        while True:
-            self._input.clear()
-            while data := bytes(self._waiting[:_PIECE]):
-                del self._waiting[:_PIECE]
-                await self._terminal.write(data)
-                self.typed += len(data)
-                if self.typed - told >= _PIECE:
-                    told = self.typed
-                    await self._tell(taken=self._terminal.channel.received + told)
-            await self._input.wait()
-
-    async def _tell(self, **fields: Any) -> None:
-        await self._socket.send_text(json.dumps(fields))
-
-    def _heed(self, text: str) -> None:
-        try:
-            said = _Message.model_validate_json(text)
-        except ValidationError as error:
-            message, step = "A text message is not understood.", 'Send {"ack": N} or {"resize": [cols, rows]}.'
-            raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step) from error
-        if said.resize is not None:
-            self._terminal.resize(*said.resize)
-        if said.ack is not None:
-            self._terminal.got(said.ack)
-            self._acked = max(self._acked, said.ack)
-            self._acks.set()
-
-
-def _code_of(error: SandpodError) -> int:
-    return _FAILED if error.code.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR else _REFUSED
+async def _refuse(socket: WebSocket, call: Call, error: SandpodError) -> None:
+    failed = error.code.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    problem = call.masked(error.problem().model_dump(mode="json"))
+    await _end(socket, {"error": problem}, _FAILED if failed else _REFUSED)
 
 
 async def _end(socket: WebSocket, last: dict[str, Any], code: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.runner.connection import RunnerConnection
+from sandpod_gateway.runner.connection import REQUEST_TIMEOUT, RunnerConnection
 from sandpod_gateway.runner.demux import MAX_OFFSET, BrokenProtocolError, ConnectionLostError, quiet_future
 from sandpod_gateway.runner.messages import refusal, senseless
 from sandpod_runner.protocol import messages as protocol
@@ -201,7 +201,11 @@ class Channel:
                 received, upto = self._receiving.received, self._receiving.credited
                 state = {"received": received, "upto": upto, "mark": self._noted}
             await connection.send_of_channel("open", self.name, self._opening | state, self._payload)
-            await connection.wait_for(self._opened)
+            try:
+                async with asyncio.timeout(REQUEST_TIMEOUT):
+                    await connection.wait_for(self._opened)
+            except TimeoutError as error:
+                raise _lost(error) from error
             sender = asyncio.create_task(self._send_on(connection))
             await connection.wait_for(self._over)
         finally:

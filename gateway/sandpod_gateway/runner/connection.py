@@ -119,9 +119,13 @@ class RunnerConnection:
             await self.send_input(run_id, data[start : start + protocol.FILE_PART], start, last=False)
         await self.send_input(run_id, b"", len(data), last=True)
 
-    async def send_input(self, run_id: str, part: bytes, offset: int, *, last: bool) -> None:
-        """Send a program at most FILE_PART bytes of its input, which begin at an offset, and its end after the last."""
-        await self._send({"t": "stdin", "run": run_id, "offset": offset, "eof": last}, part)
+    async def send_input(self, run_id: str, part: bytes, offset: int | None, *, last: bool) -> None:
+        """Send a program at most FILE_PART bytes of its input, which begin at an offset, and its end after the last.
+
+        Without an offset they are what comes next.
+        """
+        where = {} if offset is None else {"offset": offset}
+        await self._send({"t": "stdin", "run": run_id, "eof": last, **where}, part)
 
     async def cancel(self, run_id: str) -> None:
         """Ask the runner to end a run, whoever started it."""

@@ -136,6 +136,26 @@ class BackgroundRuns:
         await self._about(owner, name, end)
         return await self.read(owner, name, cursor=0, wait=STOP_WAIT, until="end")
 
+    async def write(self, owner: str, name: str, data: bytes, *, last: bool) -> None:
+        """Send input to a run that was begun with `open_stdin`, and its end after the `last`; others ignore it.
+
+        Raises not_found: it is not running. sandbox_lost: whether it came is not known.
+        """
+        run = split_run_id(name)[1]
+        account, meter = account_of(current_caller()), self._sandboxes.meter
+        meter.check_bytes(account, len(data))
+
+        async def send(record: SandboxRecord, connection: RunnerConnection) -> None:
+            listing = checked(Listing, await connection.ask("list"))
+            if not any(each.run == run and each.state == "live" for each in listing.runs):
+                raise no_such_run()
+            for start in range(0, max(1, len(data)), protocol.FILE_PART):
+                part = data[start : start + protocol.FILE_PART]
+                await connection.send_input(run, part, None, last=last and start + len(part) == len(data))
+            meter.move(account, record.name, into=len(data))
+
+        await self._about(owner, name, send, again=False)
+
     async def list_runs(self, owner: str, *, sandbox: str | None) -> RunList:
         """List the runs of a sandbox, oldest first."""
         name, listing = await self._list(owner, sandbox)
@@ -179,14 +199,19 @@ class BackgroundRuns:
         return record.name, checked(Listing, frame)
 
     async def _about(
-        self, owner: str, name: str, ask: Callable[[SandboxRecord, RunnerConnection], Awaitable[_T]]
+        self,
+        owner: str,
+        name: str,
+        ask: Callable[[SandboxRecord, RunnerConnection], Awaitable[_T]],
+        *,
+        again: bool = True,
     ) -> _T:
-        """Ask about a run, again where the stream is lost; one of a sandbox that is not there is not there either."""
+        """Ask about a run, `again` where the stream is lost; one of a sandbox that is not there is not there either."""
         sandbox, _ = split_run_id(name)
         record: SandboxRecord | None = None
         try:
             record = found = await self._sandboxes.resolve(owner, sandbox)
-            return await ask_runner(self._sandboxes, record, lambda connection: ask(found, connection), again=True)
+            return await ask_runner(self._sandboxes, record, lambda connection: ask(found, connection), again=again)
         except SandpodError as error:
             if error.code in {ErrorCode.SESSION_NOT_FOUND, ErrorCode.NOT_FOUND}:
                 raise no_such_run(forgotten(record)) from error

@@ -43,6 +43,7 @@ class RunRequest:
     env: dict[str, str] = field(default_factory=dict)
     cwd: str = "."
     stdin: str | None = None
+    open_stdin: bool = False  # input comes later, by `BackgroundRuns.write`
     timeout: float | None = None
     context: str | None = None  # None for a fresh process
     key: str | None = None  # idempotency key
@@ -150,7 +151,7 @@ async def start_run(
         "run": active.run,
         "language": language,
         "env": active.secrets.env(current_call().tool, language) | request.env,
-        "stdin": request.stdin is not None,
+        "stdin": request.stdin is not None or request.open_stdin,
         "timeout": limits.timeout(request.timeout),
         "output_limit": limits.output_bytes,
         "detached": detached,

@@ -41,7 +41,7 @@ class SecretSet:
     def masker(self) -> Masker | None:
         """What hides all values in what comes from the sandbox; None where there are none."""
         everything = (*self.from_session, *self.from_claim, *self.from_template)
-        values = [(each.name, each.value) for each in everything if each.value]
+        values = [(each.name, each.value) for each in everything if each.value and each.masked]
         return Masker(values) if values else None
 
     def env(self, tool: str, language: str) -> dict[str, str]:

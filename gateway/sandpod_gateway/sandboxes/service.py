@@ -73,7 +73,7 @@ class Sandboxes:
     async def _awake(self, record: SandboxRecord) -> SandboxRecord:
         """Return the sandbox once it takes calls."""
         if record.status in {"Suspended", "Pending"}:
-            await self._disconnect(record.name)  # an earlier stream leads to a pod that is gone
+            await self.disconnect(record.name)  # an earlier stream leads to a pod that is gone
             record = await self._backend.wake(record.name) or record
         note(sandbox=record.name)
         if record.status != "Ready":
@@ -253,22 +253,22 @@ class Sandboxes:
             await self._backend.touch(record.name)
 
     async def sweep(self) -> None:
-        """Close unused connections and those of sandboxes that are gone; read templates' secrets again."""
-        await self.secrets.reread()
+        """Close unused connections and those of sandboxes that are gone."""
         oldest = time.monotonic() - IDLE_CONNECTION
         for name, slot in list(self._slots.items()):
             if slot.users or slot.lock.locked():
                 continue
             unused = slot.connection is None or slot.connection.closed or slot.last_used < oldest
             if unused or await self._is_gone(name):
-                await self._disconnect(name)
+                await self.disconnect(name)
 
     async def _is_gone(self, name: str) -> bool:
         with contextlib.suppress(SandpodError):
             return await self._backend.get(name) is None
         return False  # nobody knows
 
-    async def _disconnect(self, name: str) -> None:
+    async def disconnect(self, name: str) -> None:
+        """Close the connection to a sandbox, if there is one."""
         if (slot := self._slots.pop(name, None)) is not None:
             await self._close(slot)
 
@@ -284,7 +284,7 @@ class Sandboxes:
     async def close(self) -> None:
         """Close all connections."""
         for name in list(self._slots):
-            await self._disconnect(name)
+            await self.disconnect(name)
 
 
 def _named(records: Sequence[SandboxRecord], session: str) -> SandboxRecord | None:

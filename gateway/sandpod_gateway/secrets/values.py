@@ -34,7 +34,7 @@ class Reference(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Secret:
-    """A variable for programs whose value is hidden."""
+    """A variable for programs whose value is hidden, unless it is not `masked`."""
 
     name: str
     value: str = field(default="", repr=False)
@@ -42,6 +42,7 @@ class Secret:
     languages: frozenset[str] = frozenset()  # as above
     problem: str = ""  # why it can't be used, as the end of a sentence
     reference: Reference | None = None  # where the value is, of one that is not given itself
+    masked: bool = True
 
     @classmethod
     def limited(cls, name: str, tools: Iterable[str], languages: Iterable[str], value: str = "") -> Self:
@@ -70,6 +71,7 @@ class _Given(StrictModel):
     value: Annotated[str | None, Field(repr=False)] = None
     secret: SecretObjectName | None = None
     key: SecretKey | None = None
+    masked: bool = True
     tools: Annotated[list[_ToolName], Field(max_length=16)] = Field(default_factory=list)
     languages: Annotated[list[_LanguageName], Field(max_length=16)] = Field(default_factory=list)
 
@@ -110,18 +112,18 @@ def _parsed(name: Any, given: Any, other_names: Mapping[str, str]) -> Secret:
         message = f"The secret {name} is wrong: {field_name} is missing, unknown or of another form."
         raise _refusal(message, _FORMS) from None
     languages = frozenset(other_names.get(language, language) for language in parsed.languages)
-    secret = Secret.limited(name, parsed.tools, languages, parsed.value or "")
+    secret = replace(Secret.limited(name, parsed.tools, languages, parsed.value or ""), masked=parsed.masked)
     if parsed.secret is not None and parsed.key is not None and parsed.value is None:
         return replace(secret, reference=Reference(parsed.secret, parsed.key))
     if parsed.value is None or parsed.secret is not None or parsed.key is not None:
         raise _refusal(f"The secret {name} needs either a value, or a Secret and its key.", _FORMS)
-    if problem := value_problem(parsed.value):
+    if problem := value_problem(parsed.value, masked=parsed.masked):
         raise _refusal(f"The value of secret {name} {problem}.", "Correct it, or pass what is no secret as `env`.")
     return secret
 
 
-def value_problem(value: str) -> str:
-    """Return why a value can't be used, as the end of a sentence; empty if it can."""
+def value_problem(value: str, *, masked: bool = True) -> str:
+    """Return why a value can't be used, or `masked`, as the end of a sentence; empty if it can."""
     try:
         shown, size = value.strip().encode(), len(value.encode())
     except UnicodeEncodeError:
@@ -130,11 +132,11 @@ def value_problem(value: str) -> str:
         return "has a NUL character in it"
     if size > MAX_VALUE:
         return f"has over {MAX_VALUE} bytes"
-    if len(shown) < MIN_VALUE:
-        return f"has fewer than {MIN_VALUE} bytes: to mask it would garble other output"
-    if len(set(shown)) < MIN_DISTINCT:
-        return f"has fewer than {MIN_DISTINCT} different characters: to mask it would garble other output"
-    return ""
+    few = (
+        f"fewer than {MIN_VALUE} bytes" if len(shown) < MIN_VALUE else f"fewer than {MIN_DISTINCT} different characters"
+    )
+    short = len(shown) < MIN_VALUE or len(set(shown)) < MIN_DISTINCT
+    return f"has {few}: to mask it would garble other output" if masked and short else ""
 
 
 def resolved(secret: Secret, data: bytes | None) -> Secret:
@@ -163,7 +165,12 @@ def bounded(secrets: Iterable[Secret]) -> tuple[Secret, ...]:
 def dump(secrets: Iterable[Secret]) -> bytes:
     """Return secrets as `load` reads them, the same bytes for the same secrets."""
     entries = {
-        each.name: {"value": each.value, "tools": sorted(each.tools), "languages": sorted(each.languages)}
+        each.name: {
+            "value": each.value,
+            "tools": sorted(each.tools),
+            "languages": sorted(each.languages),
+            **({} if each.masked else {"masked": False}),
+        }
         for each in secrets
     }
     return json.dumps(entries, sort_keys=True).encode()
@@ -174,7 +181,11 @@ def load(data: bytes) -> tuple[Secret, ...]:
     try:
         entries: dict[str, dict[str, Any]] = json.loads(data)
         return tuple(
-            Secret.limited(name, each["tools"], each["languages"], str(each["value"])) for name, each in entries.items()
+            replace(
+                Secret.limited(name, each["tools"], each["languages"], str(each["value"])),
+                masked=each.get("masked") is not False,
+            )
+            for name, each in entries.items()
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ValueError("no secrets") from None

@@ -79,8 +79,8 @@ class Terminals:
         Raises SandpodError: not_found, or invalid_argument (what comes after these bytes is not kept).
         """
         _check_scope()
-        home, run = split_run_id(name)
         try:
+            home, run = split_run_id(name)
             record = await self.sandboxes.resolve(owner, sandbox, make=False)
             if record.name != home or not run.startswith(f"{KIND}-"):
                 raise _no_such_terminal()
@@ -94,7 +94,7 @@ class Terminals:
         if received is not None and not channel.mark <= received <= channel.mark + MAX_REPEATED:
             await channel.close(stay=True)
             message = "What the terminal showed after so many bytes was acknowledged, or never sent."
-            raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step="Leave `received` out.")
+            raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step="Come back without `received=`.")
         return Terminal(
             sandboxes=self.sandboxes,
             record=record,

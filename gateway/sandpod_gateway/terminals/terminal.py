@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import logging
 from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.run_results import Outcome
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.runner.channel import Channel
@@ -18,6 +20,8 @@ from sandpod_gateway.sandboxes.requests import ask_runner
 from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_gateway.terminals.output import Output
 from sandpod_gateway.usage.amounts import Account
+
+logger = logging.getLogger(__name__)
 
 PAUSE: Final = 0.05  # seconds without output after which what may be the beginning of a secret is shown
 CHARGE_EVERY: Final = 64 * 1024  # bytes
@@ -68,7 +72,8 @@ class Terminal:
         """Type something in. That alone is use of its sandbox: output goes on when its user has long gone."""
         self._move("into", len(data))
         await self.channel.write(data)
-        await self.sandboxes.touch(self.record)
+        with contextlib.suppress(SandpodError):  # it is noted with what is typed next
+            await self.sandboxes.touch(self.record)
 
     def resize(self, cols: int, rows: int) -> None:
         """Change its size."""
@@ -86,6 +91,11 @@ class Terminal:
             message, step = "The terminal's program has not ended in time.", "Call list_runs to see what became of it."
             raise SandpodError(ErrorCode.TIMEOUT, message, next_step=step)
         self.sandboxes.meter.background_ended(self.name, ended.cpu_ms / 1e3, 0)
+        if ended.outcome == Outcome.SANDBOX_LOST and self.sandboxes.is_closing(self.record.name):
+            detail = "The sandbox was closed while the program ran."
+            ended = ended.model_copy(update={"outcome": Outcome.CANCELLED, "detail": detail})
+        seconds = ended.duration_ms / 1e3
+        logger.info("terminal %s ended: owner %s, %s, %.3f s", self.name, self.record.owner, ended.outcome, seconds)
         return ended
 
     async def close(self, *, stay: bool) -> None:

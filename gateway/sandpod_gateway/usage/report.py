@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import Final, Literal
 
@@ -45,6 +45,7 @@ class Report:
 
     columns: tuple[str, ...]
     rows: list[tuple[Value, ...]]
+    names: int = 0  # how many columns name a row; the others are amounts
 
     def csv(self) -> str:
         """Return the rows as CSV (RFC 4180, but with plain line feeds) in which no spreadsheet finds a formula."""
@@ -64,9 +65,8 @@ def report(
     *,
     by: By = "user",
     since: str | None = None,
-    counts: Callable[[Account], bool] = lambda _: True,
 ) -> Report:
-    """Return what accounts that count used by day and user (or key or tenant), or by sandbox.
+    """Return what was used by day and user (or key or tenant), or by sandbox; rows are in the order of their names.
 
     `since` is a day, as 2026-11-30 (UTC). Raises SandpodError (invalid_argument): it is none.
     """
@@ -75,17 +75,17 @@ def report(
     if by == "sandbox":
         for name, use in whole.sandboxes.items():
             claimed = datetime.fromtimestamp(use.began / SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            if claimed >= first and counts(use.account):
+            if claimed >= first:
                 live = "yes" if use.until is not None else "no"
                 sums[claimed, *use.account, name, use.template, live] = use.amounts
     else:
         width = len(_NAMES[by])
         for (day, account), amounts in whole.rows.items():
-            if day >= first and counts(account):
+            if day >= first:
                 sums.setdefault((day, *account)[:width], Amounts()).add(amounts)
     amounts_of = _AMOUNTS[:-1] if by == "sandbox" else _AMOUNTS  # calls are of callers, not of sandboxes
     rows = [(*names, *_plain(sums[names])[: len(amounts_of)]) for names in sorted(sums)]
-    return Report((*_NAMES[by], *amounts_of), rows)
+    return Report((*_NAMES[by], *amounts_of), rows, len(_NAMES[by]))
 
 
 def _day(text: str | None) -> str:
@@ -104,6 +104,18 @@ def _plain(amounts: Amounts) -> tuple[Value, ...]:
     idle = max(0, amounts.wall - amounts.busy)
     times = (round(each / SECOND, _DIGITS) for each in (amounts.cpu, amounts.memory, amounts.wall, idle))
     return (*times, amounts.bytes_in, amounts.bytes_out, amounts.uploads, amounts.runs, amounts.calls)
+
+
+def part_of(documents: Iterable[Document], counts: Callable[[Account], bool]) -> list[Document]:
+    """Return documents with what accounts that count used, as they are now."""
+    return [
+        replace(
+            each,
+            rows={key: amounts for key, amounts in each.rows.items() if counts(key[1])},
+            sandboxes={name: use for name, use in each.sandboxes.items() if counts(use.account)},
+        )
+        for each in documents
+    ]
 
 
 def last_used(documents: Iterable[Document]) -> dict[str, datetime]:

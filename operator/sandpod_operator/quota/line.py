@@ -96,14 +96,15 @@ class Line:
         if not wants:
             self._wants_none(sandbox, placed=placed)
         elif (behind := self._nodes.held(sandbox)) is not None:
+            self.failed(sandbox.metadata.uid)  # or its turn for the quota would hold up others
             return behind
         elif not self.is_empty():
             self._join(sandbox)
             if self._turn() != key_of_sandbox(sandbox):
                 self._offer()
                 # Its turn wakes it; the date is for the case that something was missed.
-                until, full = self._clock() + timedelta(seconds=self._settings.backoff_max), Reason.QUOTA_EXCEEDED
-                return Refusal(reason=full, message=self._message, attempts=self._rounds, until=until)
+                late, full = self._clock() + timedelta(seconds=self._settings.backoff_max), Reason.QUOTA_EXCEEDED
+                return Refusal(reason=full, message=self._message, attempts=self._rounds, until=late)
         return None
 
     def _wants_none(self, sandbox: Sandbox, *, placed: bool) -> None:
@@ -205,8 +206,7 @@ class Line:
         """Add a sandbox: its pool waits, or itself once it is claimed, and for one thing only."""
         pool, uid = sandbox.metadata.labels.get(names.LABEL_POOL), sandbox.metadata.uid
         key = Key(POOLS.kind, self._namespace, pool) if pool and sandbox.spec.claim is None else key_of_sandbox(sandbox)
-        waiter = self._whose.get(uid)
-        if waiter is None or (waiter.key, waiter.for_node) != (key, for_node):
+        if (waiter := self._whose.get(uid)) is None or (waiter.key, waiter.for_node) != (key, for_node):
             self._leave(uid)
             now, owner = self._clock(), sandbox.spec.claim.owner if sandbox.spec.claim else ""
             new = Waiter(key=key, since=now, ranks_since=now, owner=owner, for_node=for_node)

@@ -59,7 +59,8 @@ class NodeQueue:
 
     def _before(self, sandbox: Sandbox) -> list[tuple[Sandbox, datetime]]:
         template, begin = sandbox.spec.template_ref, self._clock() - COUNTS
-        return [each for each in self._lacking.values() if each[0].spec.template_ref == template and each[1] > begin]
+        others = (each for uid, each in self._lacking.items() if uid != sandbox.metadata.uid)
+        return [each for each in others if each[0].spec.template_ref == template and each[1] > begin]
 
     def _wake_next(self, sandbox: Sandbox) -> None:
         """Wake the first that waits behind claims like this one: of who has fewest in the scheduler's queue."""

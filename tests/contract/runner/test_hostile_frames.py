@@ -11,7 +11,22 @@ from sandpod_runner.protocol import messages as protocol
 from sandpod_runner.protocol.frames import encode
 from support.runner.harness import PATIENCE, Client, Runner, running
 
-KINDS = ["hello", "run", "stdin", "cancel", "follow", "tail", "list", "artifacts", "restart", "file", "ping", "", "x"]
+KINDS = [
+    "hello",
+    "run",
+    "stdin",
+    "cancel",
+    "follow",
+    "tail",
+    "list",
+    "usage",
+    "artifacts",
+    "restart",
+    "file",
+    "ping",
+    "x",
+]
+KINDS += ["", *protocol.CHANNEL_FRAMES]
 NAMES = [
     *(
         "run",
@@ -43,6 +58,7 @@ NAMES = [
         "eof",
     ),
     *("stdout", "stderr", "since", "archive", "version"),
+    *("channel", "kind", "received", "upto", "mark", "cols", "rows", "stay"),
 ]
 VALUES = st.recursive(
     st.none()
@@ -51,7 +67,7 @@ VALUES = st.recursive(
     | st.floats()
     | st.text(max_size=20)
     | st.sampled_from(
-        ["python", "shell", "javascript", "read", "write", "list", "move", "archive", "a", "../x", "r-1"]
+        ["python", "shell", "javascript", "read", "write", "list", "move", "archive", "terminal", "a", "../x", "r-1"]
     ),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=3,
@@ -60,7 +76,7 @@ HEADERS = st.builds(
     lambda kind, fields: {**fields, "t": kind},
     st.sampled_from(KINDS),
     st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=5),
-)
+) | st.just({"t": "open", "channel": "a", "kind": "terminal", "timeout": 1})
 GREETING = encode({"t": "hello", "version": protocol.VERSION})
 
 

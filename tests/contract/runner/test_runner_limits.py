@@ -12,6 +12,7 @@ import pytest
 
 from sandpod_runner.processes.environment import count_cpus
 from support.runner.harness import Client, Runner, running
+from support.runner.terminal import Terminal
 
 SUSPECT = re.compile("KEY|TOKEN|SECRET|PASS|CRED|KUBERNETES|_SERVICE_|_PORT|SANDPOD")
 MIB = 1024 * 1024
@@ -221,3 +222,11 @@ async def test_what_the_kernel_killed_for_memory_is_said_though_the_program_went
         last = await client.run(killed.replace("2", "3", 1) + "; exit 137", "shell")
         assert last.outcome == "out_of_memory"
         await client.close()
+
+
+async def test_terminal_that_takes_too_much_memory_ends_as_a_run_does(client: Client) -> None:
+    terminal = Terminal(client)
+    await terminal.begin("python3 -c 'data = b\"x\" * 10**9; input()'")
+    await terminal.rest()
+    end = await client.until_ended(terminal.name)
+    assert (end["outcome"], limit_of(client) in end["detail"]) == ("out_of_memory", True)

@@ -61,6 +61,7 @@ SENSELESS: list[dict[str, Any]] = [
     {"t": "tail", "id": 1},
     {"t": "list"},
     {"t": "list", "id": 1.5},
+    {"t": "usage"},
     {"t": "ping"},
     {"t": "ping", "id": "x"},
     {"t": "file"},

@@ -34,6 +34,8 @@ async def test_programs_find_a_terminal_that_works(client: Client, other: Client
     assert await shell.run("stty size") == "30 100"
     assert await shell.run("echo $TERM $MINE ${PWD##*/}") == "xterm-256color it is here"
     assert await shell.run("test -t 0 && test -t 1 && test -t 2 && echo all") == "all"
+    confined = "grep -E 'NoNewPrivs|Seccomp:' /proc/self/status | xargs; ulimit -n -c"
+    assert await shell.run(confined) == (await client.run(confined, "shell")).out.decode().strip().replace("\n", "\r\n")
     # The listing's own descriptor is 3.
     assert (await shell.run("ls /proc/self/fd | xargs")).split() == ["0", "1", "2", "3"]
 
@@ -78,7 +80,7 @@ async def test_all_output_comes_once_over_streams_that_break_and_the_runner_keep
     size = 20 * MIB
     stream = await runner.connect()
     terminal = Terminal(stream)
-    await terminal.begin(f"stty raw -echo; echo ready; head -c 6 > typed; seq -f %015.0f {size // 16}")
+    await terminal.begin(f"stty raw -echo; echo ready; head -c 6 > typed; seq -f %015.0f {size // 16} | cat")
     await terminal.until("ready\n")
     before = memory()
     await terminal.type("abc")

@@ -33,6 +33,11 @@ class TerminalClient:
     def received(self) -> int:
         return self.begin + len(self.got)
 
+    @property
+    def seen(self) -> bytes:
+        """What `until` has looked at; more may have come."""
+        return bytes(self.got[: self._looked])
+
     async def say(self, **message: Any) -> None:
         await self.socket.send(json.dumps(message))
 
@@ -47,7 +52,8 @@ class TerminalClient:
             return self.said[-1]
         self.got += came
         if self.acks:
-            await self.say(ack=self.received)
+            with contextlib.suppress(ConnectionClosed):  # what came before that is still to be taken
+                await self.say(ack=self.received)
         return None
 
     async def until(self, pattern: str) -> str:
@@ -95,6 +101,6 @@ async def terminal(
         place["ssl"] = trust
     async with connect(url, additional_headers=given, compression=None, max_queue=4, **place) as socket:
         client = TerminalClient(socket)
-        await client.take()
-        client.begin = int(str(query.get("received", 0)))
+        first = await client.take()
+        client.begin = int(first.get("offset", 0)) if first is not None else 0
         yield client

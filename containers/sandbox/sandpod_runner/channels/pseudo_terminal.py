@@ -110,15 +110,19 @@ class PseudoTerminal(Channel):
     def _write(self) -> None:
         try:
             while self._typed and self._master >= 0:
-                count = os.write(self._master, self._typed)
+                count = os.write(self._master, memoryview(self._typed)[:CHANNEL_PIECE].tobytes())
                 del self._typed[:count]
+                if not count:  # as some kernels say that there is no room
+                    break
         except BlockingIOError:
-            self._loop.add_writer(self._master, self._write)
-        except OSError:
+            pass
+        except OSError:  # nothing has it open any more
             self._typed.clear()
         if self._master < 0:
             self._typed.clear()
-        elif not self._typed:
+        elif self._typed:
+            self._loop.add_writer(self._master, self._write)
+        else:
             self._loop.remove_writer(self._master)
         self.dealt_with(self.receiving.received - len(self._typed))
 

@@ -112,6 +112,12 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[_UTIME_FIELD]) + int(fields[_UTIME_FIELD + 1])) / _TICKS if fields else 0.0
 
 
+def tree_seconds(pid: int) -> float:
+    """Return the processor time of a process, all that descends from it, and what of these has ended."""
+    members = (_stat(str(each)) for each in trees([pid], parents()))
+    return sum(sum(map(int, fields[_UTIME_FIELD : _UTIME_FIELD + 4])) for fields in members if fields) / _TICKS
+
+
 def exists(pid: int) -> bool:
     """Return whether the process is there, dead or alive."""
     return os.path.exists(f"/proc/{pid}")

@@ -48,19 +48,20 @@ class Watch:
 
     def rest(self) -> None:
         """Accept what is used now, while nothing runs: the run that would delete files must not be ended for them."""
-        used = self._used()
+        used = self.used(self._threshold)
         self._line = max(self._threshold, used + (self.limit - used) // 2)
 
     def look(self) -> tuple[bool, float]:
         """Return whether too much is used, and in how many seconds to look again."""
         begin = time.monotonic()
-        room = self._line - self._used()
+        room = self._line - self.used(self._threshold)
         pause = min(max(room / _RATE, _SOONEST), _LATEST)
         return room < 0, max(pause, self._patience * (time.monotonic() - begin))
 
-    def _used(self) -> int:
+    def used(self, over: int = 0) -> int:
+        """Return the bytes in use that can't be freed; below `over` a rough figure that is too high will do."""
         try:
-            return self._used_over(self._threshold)
+            return self._used_over(over)
         except (OSError, ValueError) as error:
             if not self._blind:
                 logger.warning("the memory in use can't be read: %s", error)

@@ -16,6 +16,7 @@ Gateway to runner:
 | ack | run, stdout, stderr (offsets up to which all has come) | |
 | tail | id, run, cursor (0 is the beginning), wait (seconds, at most 30), limit (bytes, at most 1 MiB) | |
 | list | id | |
+| usage | id | |
 | artifacts | id, since (the name of a run, or absent) | |
 | restart | id, context | |
 | file | id, op, path, and by op: see below | part of a file |
@@ -33,7 +34,7 @@ Runner to gateway:
 | result | run, mime | one form of a cell's last value, at most MAX_RESULT bytes; text/plain is the first |
 | display | run, mime (one of MIME_TYPES), index (0 for the first that was shown; forms of one thing share it) | a picture or other rich form that the run showed, at most MAX_DISPLAY bytes |
 | end | run, outcome, exit_code (or null), signal (name or null), duration_ms, cpu_ms, max_rss_bytes, stdout_bytes, stderr_bytes, displays (how many of them and results a follower gets, of a detached run), displays_dropped (how many, results too, were too large, or beyond MAX_DISPLAYS), context (or null), context_state (kept, lost or null), artifacts (files that it created or changed: [{path, size, mtime}]), artifacts_more (how many are not named), detail (a sentence or null) | |
-| reply | id; to `file` by op; to `tail` state (live or ended), cursor (where to go on), dropped (bytes after the asked cursor that are lost), pieces [[stream, bytes]], end (the fields of the run's `end`, or null); to `artifacts` entries [{path, size, mtime}], truncated; to `list` runs [{run, language, detached, context (or null), started (Unix time), state, outcome (or null)}], contexts [{name, language, state (idle, busy or lost), started (Unix time)}] | part of a file; to `tail` the pieces |
+| reply | id; to `file` by op; to `tail` state (live or ended), cursor (where to go on), dropped (bytes after the asked cursor that are lost), pieces [[stream, bytes]], end (the fields of the run's `end`, or null); to `artifacts` entries [{path, size, mtime}], truncated; to `usage` cpu (seconds of processor time since the start), memory and memory_limit (bytes or null), disk and disk_limit (bytes of the file system with the workspace); to `list` runs [{run, language, detached, context (or null), started (Unix time), state, outcome (or null)}], contexts [{name, language, state (idle, busy or lost), started (Unix time)}] | part of a file; to `tail` the pieces |
 | error | id, run or channel, code (an ErrorCode's value), message | |
 | pong | id, runs [names of the live ones] | |
 | bye | the last frame of a stream that the runner ends because its exec has ended | |

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from sandpod_runner.limits.usage import usage
 from sandpod_runner.output.output_log import OutputLog, SpillFile, SpillFolder
 from sandpod_runner.protocol.errors import Refusal, refusal_of
 from sandpod_runner.protocol.fields import flag, run_name, whole
@@ -145,6 +146,10 @@ class Runs:
         rows = [each.describe() for each in (*self._history.ended, *(run.delivery for run in self._live.values()))]
         rows.sort(key=lambda row: float(row["started"]))
         return {"runs": rows, "contexts": self.toolbox.contexts.describe()}
+
+    def usage(self) -> dict[str, Any]:
+        """Return what the sandbox uses now."""
+        return usage(self.toolbox.memory, self.toolbox.storage.workspace.root)
 
     def flow(self, owner: Owner) -> None:
         """Let the output of a stream's runs come, or leave it with the programs, as the stream can take it."""

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 HIGH_WATER: Final = 256 * 1024  # bytes to send from which on programs have to wait
 LOW_WATER: Final = 64 * 1024
-_REQUESTS: Final = frozenset({"file", "ping", "tail", "list", "artifacts", "restart"})
+_REQUESTS: Final = frozenset({"file", "ping", "tail", "list", "usage", "artifacts", "restart"})
 """Kinds of frames that are answered by their number."""
 MAX_UNREAD: Final = 32 * 1024 * 1024
 """Bytes to send at which a stream is given up: its reader keeps asking and does not read the answers."""
@@ -65,6 +65,7 @@ class Connection(asyncio.Protocol):
             "ping": lambda frame: self._reply(frame, {"runs": runs.names}, kind="pong"),
             "tail": self._tail,
             "list": lambda frame: self._reply(frame, runs.describe()),
+            "usage": lambda frame: self._reply(frame, runs.usage()),
             "artifacts": self._list_artifacts,
             "restart": lambda frame: runs.restart(frame.header.get("context"), partial(self._reply, frame, {})),
             **dict.fromkeys(messages.CHANNEL_FRAMES, self._channel),

@@ -33,19 +33,10 @@ from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
 from sandpod_gateway.backends.kubernetes.claims.readiness import Background
 from sandpod_gateway.backends.kubernetes.cluster import Cluster, start_error, translated
-from sandpod_gateway.backends.kubernetes.sandbox_secrets import SandboxSecrets
-from sandpod_gateway.backends.kubernetes.secrets import (
-    LINKS_ENTRY,
-    SIGN_IN_ENTRY,
-    KeySecret,
-    SharedSecret,
-    SignInSecrets,
-)
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
+from sandpod_gateway.backends.kubernetes.stores import Stores
 from sandpod_gateway.backends.kubernetes.streams.exec_stream import ExecStream, open_exec
 from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
-from sandpod_gateway.backends.kubernetes.tenants import SandboxTenants
-from sandpod_gateway.backends.kubernetes.usage import ConfigMaps
 from sandpod_gateway.errors import SandpodError
 from sandpod_kube.configuration import has_proxy
 from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError
@@ -59,14 +50,14 @@ CHECK_TIMEOUT: Final = 2.0
 _TRIES: Final = 10  # to note a background run while the resource changes
 
 
-class KubernetesBackend:
+class KubernetesBackend(Stores):
     """Sandboxes in one namespace of a cluster; implements `base.Backend`."""
 
     kind = "kubernetes"
 
     def __init__(self, settings: KubernetesSettings) -> None:
-        self._settings = settings
         self._store = SandboxStore()
+        super().__init__(settings, lambda: self._open.cluster, self._store.get)
         self._background = Background()
         self._touched: LRUCache[str, float] = LRUCache(2 * settings.max_sandboxes)
         self._claimer: Claimer | None = None
@@ -147,42 +138,6 @@ class KubernetesBackend:
             except NotFoundError as error:
                 raise no_such_pool(name) from error
 
-    def link_store(self) -> SharedSecret | None:
-        """Return the Secret of the settings; None when they name none."""
-        secret = self._settings.link_secret
-        return None if secret is None else SharedSecret(lambda: self._open.cluster, secret, LINKS_ENTRY)
-
-    def sign_in_key_store(self) -> SharedSecret | None:
-        """Return the Secret that links are signed with, which has an entry for the key of sign-ins too."""
-        secret = self._settings.link_secret
-        return None if secret is None else SharedSecret(lambda: self._open.cluster, secret, SIGN_IN_ENTRY)
-
-    def sign_in_places(self) -> SignInSecrets | None:
-        """Return the Secrets of the settings; None when they name none."""
-        secrets = self._settings.sign_in_secrets
-        return SignInSecrets(lambda: self._open.cluster, secrets) if secrets else None
-
-    def key_source(self) -> KeySecret | None:
-        """Return the Secret of the settings; None when they name none."""
-        secret = self._settings.keys_secret
-        return None if secret is None else KeySecret(lambda: self._open.cluster, secret, self._settings.watch_silence)
-
-    def usage_store(self) -> ConfigMaps | None:
-        """Return the ConfigMaps of the settings; None when they name none."""
-        settings = self._settings
-        if settings.usage is None:
-            return None
-        return ConfigMaps(lambda: self._open.cluster, settings.usage, settings.watch_silence, settings.usage_owner)
-
-    def tenant_source(self) -> SandboxTenants | None:
-        """Return where tenants are made on first use; None where none are."""
-        namespace, silence = self._settings.first_use_namespace, self._settings.watch_silence
-        return None if namespace is None else SandboxTenants(lambda: self._open.cluster, namespace, silence)
-
-    def secret_source(self) -> SandboxSecrets:
-        """Return the Secrets of the sandboxes' namespace."""
-        return SandboxSecrets(lambda: self._open.cluster, self._store.get, enabled=self._settings.secrets)
-
     def warm(self) -> dict[tuple[str, str], int]:
         """Return how many Ready sandboxes wait for a claim, by tenant (here the default one) and template."""
         return {("", template): count for template, count in self._store.warm_counts().items()}
@@ -194,6 +149,30 @@ class KubernetesBackend:
             return record
         await self._open.wake(name)
         return await self.get(name)
+
+    async def suspend(self, name: str) -> None:
+        """Take the sandbox's pod away; see `base.Backend.suspend`."""
+        with translated("a sandbox was suspended"), contextlib.suppress(NotFoundError):
+            await self._change(name, {"operatingMode": "Suspended"})
+
+    async def set_lifetime(self, name: str, *, ttl: int, idle_timeout: int) -> SandboxRecord:
+        """Change how long the sandbox lives; see `base.Backend.set_lifetime`."""
+        with translated("a sandbox's lifetime was changed"):
+            try:
+                record = await self._change(name, {"lifetime": {"ttl": ttl, "idleTimeout": idle_timeout}})
+            except NotFoundError:
+                record = None
+        if record is None:
+            raise _no_such_sandbox()
+        return record
+
+    async def _change(self, name: str, spec: dict[str, Any]) -> SandboxRecord | None:
+        if self._store.get(name) is None:
+            return None
+        used = {names.ANNOTATION_LAST_ACTIVITY: rfc3339(datetime.now(UTC))}
+        patch = {"metadata": {"annotations": used}, "spec": spec}
+        body = await self._open.cluster.merge_patch(names.SANDBOXES, name, patch)
+        return to_record(self._store.take_answer(body))
 
     async def delete(self, name: str) -> None:
         """Delete a claimed sandbox; its pod goes after it."""
@@ -240,8 +219,7 @@ class KubernetesBackend:
         """Open a stream to the sandbox's runner, or hand over the one that is open already."""
         record = await self.get(name)
         if record is None:
-            step = "Call list_sandboxes, or create_sandbox for a new one."
-            raise SandpodError(ErrorCode.SESSION_NOT_FOUND, "There is no such sandbox.", next_step=step)
+            raise _no_such_sandbox()
         cause = record.message or record.reason
         if record.status in {"Pending", "Suspended"}:
             what = "is still starting" if record.status == "Pending" else "was just suspended"
@@ -291,6 +269,11 @@ class KubernetesBackend:
         """Set an annotation and return the resource. Raises ConflictError: it is not the `known` version any more."""
         metadata = {"annotations": {key: value}, **({"resourceVersion": known} if known else {})}
         return await self._open.cluster.merge_patch(names.SANDBOXES, name, {"metadata": metadata})
+
+
+def _no_such_sandbox() -> SandpodError:
+    step = "Call list_sandboxes, or create_sandbox for a new one."
+    return SandpodError(ErrorCode.SESSION_NOT_FOUND, "There is no such sandbox.", next_step=step)
 
 
 def _lost(cause: str) -> SandpodError:

@@ -28,11 +28,11 @@ _RESOURCES: Final = {resource.plural: resource for resource in (SANDBOXES, TEMPL
 RIGHTS: Final = (
     *((verb, names.SANDBOXES, "") for verb in ("get", "list", "watch", "create", "patch", "delete")),
     *((verb, names.TEMPLATES, "") for verb in ("get", "list")),
-    ("list", names.POOLS, ""),
     # A WebSocket exec is a GET; API servers from 1.35 on ask for `create` too, as for any other exec.
     *((verb, PODS.plural, "exec") for verb in ("get", "create")),
 )
-"""All that the gateway may do in the namespace: verb, resource, subresource. Its Role holds this and no more."""
+"""What the gateway must be allowed in the namespace: verb, resource, part. Its Role has this and `POOL_RIGHTS`."""
+POOL_RIGHTS: Final = (("list", names.POOLS, ""),)  # for administrators: a gateway works without it
 SECRET_RIGHTS: Final = tuple((verb, SECRETS.plural, "") for verb in ("get", "create"))
 """As above, where sandboxes may have secrets."""
 SCALE_RIGHTS: Final = (("patch", names.POOLS, "scale"),)

@@ -127,7 +127,7 @@ class SandboxSecrets:
 
 def _is_for(owner: str, secret: dict[str, Any]) -> bool:
     users = (secret["metadata"].get("annotations") or {}).get(names.ANNOTATION_USERS, "")
-    return bool({"*", user_of(owner)} & {each.strip() for each in users.split(",")})
+    return bool({"*", user_of(owner)} & {each.strip() for each in users.split(",") if each.strip()})
 
 
 def _referring(variable: SecretVariable) -> Secret:

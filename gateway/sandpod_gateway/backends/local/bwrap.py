@@ -25,7 +25,7 @@ FILES: Final = {
     "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
 }
 
-WORKSPACE_LINKS: Final = ("/app/results", "/mnt/data")
+WORKSPACE_LINKS: Final = ("/app/results", "/home/user", "/mnt/data")
 """Where programs for other sandboxes look for their files. The sandbox image has the same links."""
 
 

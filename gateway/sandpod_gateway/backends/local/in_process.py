@@ -18,8 +18,6 @@ from weakref import WeakValueDictionary
 from cachetools import TTLCache
 
 from sandpod_api.conditions import SENTENCES, Reason
-from sandpod_api.fields import MAX_LIFETIME
-from sandpod_api.names import NETWORK_NONE
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import (
     ByteStream,
@@ -27,9 +25,9 @@ from sandpod_gateway.backends.base import (
     SandboxRecord,
     Status,
     TemplateInfo,
-    invalid,
     pool_exhausted,
 )
+from sandpod_gateway.backends.local.lifetimes import lifetime_of
 from sandpod_gateway.backends.local.secrets import LocalSecrets
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.errors import SandpodError
@@ -115,7 +113,7 @@ class InProcessBackend:
     async def claim(self, request: ClaimRequest) -> SandboxRecord:
         """Give the caller a sandbox that is Ready; see `base.Backend.claim`."""
         await self.check()
-        lifetime = self._lifetime(request)
+        lifetime = lifetime_of(request, self._settings)
         may_make = request.may_make(allowed=self._settings.cold_start)
         # One claim at a time for a session: the second one finds what the first one made.
         key = (request.owner, request.session)
@@ -128,6 +126,18 @@ class InProcessBackend:
         return self._live.get(name) or self._ended.get(name)
 
     wake = get  # none is ever suspended
+
+    async def suspend(self, name: str) -> None:
+        """Do nothing: no workspace is persistent."""
+
+    async def set_lifetime(self, name: str, *, ttl: int, idle_timeout: int) -> SandboxRecord:
+        """Change how long the sandbox lives; see `base.Backend.set_lifetime`."""
+        if (record := self._live.get(name)) is None:
+            raise _no_such_sandbox()
+        self._live[name] = replace(record, ttl=ttl, idle_timeout=idle_timeout)
+        await self.touch(name)
+        self._changed.set()
+        return self._live[name]
 
     async def list(self, owner: str) -> list[SandboxRecord]:
         """Return the owner's sandboxes, oldest first."""
@@ -175,29 +185,12 @@ class InProcessBackend:
         """Open a stream to the sandbox's runner; see `base.Backend.open_stream`."""
         record = await self.get(name)
         if record is None:
-            step = "List your sandboxes, or create one."
-            raise SandpodError(ErrorCode.SESSION_NOT_FOUND, "There is no such sandbox.", next_step=step)
+            raise _no_such_sandbox()
         try:
             return await self._cells[name].connect()
         except (KeyError, OSError) as error:
             message, step = "The sandbox has ended, with the files in it.", "Create a new one."
             raise SandpodError(ErrorCode.SANDBOX_LOST, message, cause=record.message, next_step=step) from error
-
-    def _lifetime(self, request: ClaimRequest) -> tuple[int, int]:
-        settings, step = self._settings, "Correct the argument and call again, or leave it out."
-        ttl = settings.ttl if request.ttl is None else request.ttl
-        idle_timeout = settings.idle_timeout if request.idle_timeout is None else request.idle_timeout
-        if request.template not in {None, settings.template}:
-            raise invalid(f"There is no template {request.template!r} here, only {settings.template!r}.", step)
-        if request.network != NETWORK_NONE:
-            raise invalid("Sandboxes on this server have no network; the only network profile is 'none'.", step)
-        if any(each.reference is not None for each in request.secrets):
-            raise invalid("This server has no Secrets to refer to.", "Give the secret's value instead.")
-        if request.workspace is not None:
-            raise invalid("Workspaces here have a fixed size and end with their sandbox: none is persistent.", step)
-        if not (1 <= ttl <= MAX_LIFETIME and 1 <= idle_timeout <= MAX_LIFETIME):
-            raise invalid(f"Lifetimes are from 1 to {MAX_LIFETIME} seconds.", step)
-        return ttl, min(ttl, idle_timeout)
 
     async def _new(self, request: ClaimRequest, lifetime: tuple[int, int], *, may_make: bool) -> SandboxRecord:
         template, (ttl, idle_timeout) = self._settings.template, lifetime
@@ -217,6 +210,7 @@ class InProcessBackend:
                 ttl=ttl,
                 idle_timeout=idle_timeout,
                 has_secrets=bool(request.secrets),
+                metadata=request.metadata,
             )
             self._secrets.given[record.name] = request.secrets
             self._attach(record, cell)
@@ -294,6 +288,11 @@ class InProcessBackend:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._expire()):
                     await self._changed.wait()
+
+
+def _no_such_sandbox() -> SandpodError:
+    step = "List your sandboxes, or create one."
+    return SandpodError(ErrorCode.SESSION_NOT_FOUND, "There is no such sandbox.", next_step=step)
 
 
 def _later(time: datetime, seconds: float) -> datetime:

@@ -62,7 +62,7 @@ def register(toolbox: Toolbox, keys: KeyManager, last_used: LastUsed, token_days
     async def list_keys() -> KeyList:
         """List your API keys; an administrator sees those of all users of the tenant, or of all tenants."""
         used, now = last_used(), datetime.now(UTC)
-        entries = await keys.list(current_caller())
+        entries = keys.visible(current_caller())
         return KeyList(keys=[KeyInfo(**_fields(each, used.get(each.id), now)) for each in entries])
 
     @toolbox.tool("Make a key", toolset="account", effect="make")

@@ -4,7 +4,7 @@ import pytest
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.files.service import _Entry
+from sandpod_gateway.files.service import Entry
 from sandpod_gateway.runner.messages import Listing, checked
 from sandpod_runner.protocol.frames import Frame
 
@@ -23,7 +23,7 @@ from sandpod_runner.protocol.frames import Frame
     ],
 )
 def test_time_of_a_file_is_shown_where_it_can_be(mtime: float, expected: str | None) -> None:
-    entry = _Entry.model_validate({"path": "a", "kind": "file", "mtime": mtime}).entry()
+    entry = Entry.model_validate({"path": "a", "kind": "file", "mtime": mtime}).entry()
     assert entry.modified_at == expected
 
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import httpx2
 import pytest
+from websockets.asyncio.client import connect as websocket
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.http import connections
+from sandpod_gateway.runner import channel
 from sandpod_gateway.settings import Settings
 from support.gateway.peers import ACCEPT, INITIALIZE, PATIENCE, until
 from support.gateway.server import listening
@@ -92,6 +94,25 @@ async def test_connections_that_wait_make_room_and_those_that_are_served_stay(mo
             assert answer.status_code == 200
             async for _ in stream.aiter_lines():
                 pass  # it comes to its end, where a connection that was cut would raise
+
+
+async def test_a_websocket_is_waited_for_and_one_whose_client_has_gone_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(channel, "REQUEST_TIMEOUT", None)
+    settings = Settings()
+    gateway = Gateway(settings, FakeBackend())
+    async with listening(gateway, settings) as address:
+        url = f"{address.replace('http', 'ws')}/api/v1/sandboxes/default/terminal"
+        async with websocket(url) as socket:  # the sandbox never answers
+            reader, writer = await asyncio.open_connection(*address.removeprefix("http://").split(":"))
+            assert await Peer(reader, writer).rest() == b"", "a request is waited for no longer than this"
+            writer.close()
+            await (await socket.ping())
+            [slot] = gateway._sandboxes._slots.values()
+            assert slot.connection is not None
+            await until(lambda: slot.connection is not None and bool(slot.connection.channels))
+        await until(lambda: slot.connection is not None and not slot.connection.channels)
+        assert not slot.connection.closed
 
 
 def test_all_descriptors_that_the_system_allows_are_used_and_half_of_them_are_for_connections() -> None:

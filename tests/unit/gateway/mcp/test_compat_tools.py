@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.local.bwrap import WORKSPACE_LINKS
+from sandpod_gateway.e2b.paths import HOME
 from sandpod_gateway.mcp.compat import gaiar, johanli233
 from sandpod_gateway.settings import Settings
 
@@ -144,7 +145,7 @@ async def test_upload_of_a_file_that_the_server_cannot_open_is_refused_as_any_ot
 
 
 def test_folders_of_other_systems_are_links_to_the_workspace_everywhere() -> None:
-    assert {johanli233._HOME, gaiar._HOME} == set(WORKSPACE_LINKS)
+    assert {johanli233._HOME, gaiar._HOME, HOME} == set(WORKSPACE_LINKS)
     dockerfile = (Path(__file__).parents[4] / "containers/sandbox/Dockerfile").read_text(encoding="utf-8")
     for path in WORKSPACE_LINKS:
         assert f"ln -s /workspace {path} " in dockerfile

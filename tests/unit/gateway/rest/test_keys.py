@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth import key_management
 from sandpod_gateway.auth.api_keys import KeyFile, hash_key, make_key
 from sandpod_gateway.auth.key_file import read_keys
-from sandpod_gateway.settings import AuthSettings, Settings
+from sandpod_gateway.auth.oidc.settings import OidcSettings
+from sandpod_gateway.settings import AuthSettings, LinkSettings, Settings
 from support.gateway.server import listening
+from support.servers.issuer import AUDIENCE, provided
 
 USERS: dict[str, dict[str, Any]] = {
     "ann": {"tenant": "a"},
@@ -131,6 +133,30 @@ async def test_a_key_works_at_once_is_rotated_and_ends_when_it_is_revoked(tmp_pa
         )
         assert (await here.ask(turned["key"], "GET"))[0] == 401
         assert (await here.ask("few", "POST", f"/{here.id('few')}/rotate"))[1]["tools"] == ["core", "account"]
+
+
+@pytest.mark.promise("key-scopes")
+@pytest.mark.parametrize("days", [None, 30])
+async def test_key_of_a_user_who_signed_in_ends_with_the_token_unless_the_settings_say_how_long_it_may_last(
+    tmp_path: Path, days: int | None
+) -> None:
+    async with provided() as issuer:
+        oidc = OidcSettings(issuer=issuer.address, audience=AUDIENCE)
+        auth = AuthSettings(keys_file=tmp_path / "keys.yaml", change_keys=True, oidc=oidc, token_key_days=days)
+        settings = Settings(auth=auth, links=LinkSettings(public_url="http://127.0.0.1:1"))
+        end = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+        token = issuer.token(sub="ann", exp=int(end.timestamp()))
+        async with (
+            listening(Gateway(settings, FakeBackend()), settings) as address,
+            httpx2.AsyncClient(base_url=f"{address}/api/v1", headers={"authorization": f"Bearer {token}"}) as http,
+        ):
+            made = (await http.post("/keys", json={"name": "own"})).json()
+            ends = datetime.fromisoformat(made["expires_at"])
+            assert made["user"] == "ann"
+            assert (ends - end < timedelta(minutes=2)) == (days is None)
+            for asked, taken in ((30, days is not None), (31, False)):
+                answer = await http.post("/keys", json={"name": f"for {asked}", "days": asked})
+                assert answer.status_code == (201 if taken else 403)
 
 
 async def test_what_callers_may_not_change_is_only_shown(tmp_path: Path) -> None:

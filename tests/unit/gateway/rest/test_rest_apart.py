@@ -1,5 +1,6 @@
 """The REST API's walls: without a key, with another's, with one that may not, and with bodies that no program sends."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
@@ -11,16 +12,24 @@ from typing import Any, Final
 import httpx2
 import pytest
 import yaml
+from starlette.authentication import UnauthenticatedUser
+from starlette.requests import Request
+from starlette.websockets import WebSocketDisconnect
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.api.run_results import RunOutput
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.audit.settings import AuditSettings
+from sandpod_gateway.auth.api_keys import hash_key, key_id
 from sandpod_gateway.content import Answer
+from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http import attempts
-from sandpod_gateway.rest.events import run_events
+from sandpod_gateway.rest.events import run_events, send_events
 from sandpod_gateway.rest.files import METHODS
 from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, STARTED
+from sandpod_gateway.rest.requests import key_needed, need_owner
 from sandpod_gateway.settings import AuthSettings, Settings
 from support.gateway.fake_gateway import keys_file
 from support.gateway.server import listening
@@ -52,16 +61,16 @@ async def place(folder: Path, **settings: Any) -> AsyncIterator[Place]:
     text = yaml.safe_load(path.read_text())
     text["keys"][2]["read_only"] = True
     path.write_text(yaml.safe_dump(text))
-    made = Settings(auth=AuthSettings(keys_file=path), **settings)
+    made = Settings(auth=AuthSettings(keys_file=path, change_keys=True), **settings)
     async with listening(Gateway(made, FakeBackend()), made) as address:
         yield Place(address, dict(zip(("ann", "eve", "reader"), keys, strict=True)))
 
 
-def filled(path: str, sandbox: str) -> str:
+def filled(path: str, sandbox: str, key_id: str = "0" * 16) -> str:
     return path.format(
         sandbox=sandbox,
         run_id=f"{sandbox}.run-0123456789abcdef",
-        key_id="0" * 16,
+        key_id=key_id,
         pool="default",
         path="a",
         context="c",
@@ -91,13 +100,20 @@ async def test_anothers_sandbox_is_told_from_none_by_nothing(tmp_path: Path) -> 
     async with place(tmp_path) as here:
         theirs = (await here.send("ann", "POST", "/sandboxes", json={"name": "hers"})).json()["sandbox"]
         absent = theirs[:-4] + ("0000" if not theirs.endswith("0000") else "1111")
-        for method, path in (each for each in ROUTES if re.search("{sandbox}|{run_id}", each[1])):
-            seen = []
-            for name in (theirs, absent):
-                answer = await here.send("eve", method, filled(path, name), **body(method))
-                assert answer.status_code in {400, 404}, (method, path)
-                seen.append((answer.status_code, answer.text.replace(name, "NAME"), answer.headers.get("content-type")))
+        key, no_key = key_id(hash_key(here.keys["ann"])).hex(), "0" * 16
+        described = (await here.send("eve", "GET", "/openapi.json")).json()["paths"]
+        for method, path in (each for each in ROUTES if re.search("{sandbox}|{run_id}|{key_id}", each[1])):
+            sent, seen = body(method), []
+            if "json" in sent:  # what it takes, so that nothing but the name can be wrong
+                schema = described[path][method.lower()]["requestBody"]["content"]["application/json"]["schema"]
+                sent = {"json": {name: value for name, value in sent["json"].items() if name in schema["properties"]}}
+            for sandbox, of_key in ((theirs, key), (absent, no_key)):
+                answer = await here.send("eve", method, filled(path, sandbox, of_key), **sent)
+                assert answer.status_code == 404, (method, path, answer.text)
+                text = answer.text.replace(sandbox, "NAME").replace(of_key, "KEY")
+                seen.append((text, answer.headers.get("content-type")))
             assert seen[0] == seen[1], (method, path)
+        assert (await here.send("ann", "GET", f"/sandboxes/{theirs}")).status_code == 200
 
 
 @pytest.mark.promise("key-scopes")
@@ -256,20 +272,87 @@ async def test_key_without_links_gets_no_file_as_it_is(tmp_path: Path) -> None:
         assert (answer.status_code, answer.json()["error"]) == (403, "forbidden")
 
 
+class Background:
+    """A run that writes for ever."""
+
+    reads = 0
+
+    async def read(self, _owner: str, run_id: str, **_: Any) -> Answer[RunOutput]:
+        self.reads += 1
+        return Answer(RunOutput(run_id=run_id, sandbox="a", state="running", stdout=f"{self.reads}", cursor=self.reads))
+
+
 async def test_stream_of_a_key_that_is_revoked_ends() -> None:
-    class Background:
-        reads = 0
-
-        async def read(self, _owner: str, run_id: str, **_: Any) -> Answer[RunOutput]:
-            self.reads += 1
-            return Answer(
-                RunOutput(run_id=run_id, sandbox="a", state="running", stdout=f"{self.reads}", cursor=self.reads)
-            )
-
     background: Any = Background()
 
-    async def valid() -> bool:
-        return bool(background.reads < 2)
+    async def check() -> None:
+        if background.reads == 2:
+            raise key_needed()
 
-    told = [each async for each in run_events(background, "ann", "a.run-1", 0, valid) if each.startswith(b"id")]
-    assert [json.loads(each.split(b"data: ")[1])["stdout"] for each in told] == ["1", "2"]
+    found = [each async for each in run_events(background, "ann", "a.run-1", 0, check) if each is not None]
+    assert [(each.name, each.data.get("stdout"), each.cursor) for each in found[:2]] == [
+        ("output", "1", 1),
+        ("output", "2", 2),
+    ]
+    assert [(each.name, each.data["error"]) for each in found[2:]] == [("error", "unauthorized")]
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_nothing_is_asked_for_while_a_client_does_not_read_and_all_ends_when_it_leaves(*, leaves: bool) -> None:
+    background: Any = Background()
+    sending, left = asyncio.Event(), asyncio.Event()
+
+    class Socket:
+        """One to a client that reads nothing."""
+
+        async def accept(self) -> None:
+            pass
+
+        async def send_text(self, _: str) -> None:
+            sending.set()
+            await (left.wait() if leaves else asyncio.sleep(0))
+            raise RuntimeError if not leaves else WebSocketDisconnect  # as what is closed already does
+
+        async def receive(self) -> dict[str, str]:
+            await sending.wait()
+            await asyncio.sleep(0)
+            return {"type": "websocket.receive" if not leaves else "websocket.disconnect"}
+
+    async def check() -> None:
+        pass
+
+    socket: Any = Socket()
+    events = run_events(background, "ann", "a.run-1", 0, check)
+    await asyncio.wait_for(send_events(socket, events), 60)
+    assert background.reads == 1
+    with pytest.raises(StopAsyncIteration):
+        await anext(events)
+
+
+async def test_a_websocket_is_refused_as_any_other_request_is(tmp_path: Path) -> None:
+    async with place(tmp_path) as here:
+        theirs = (await here.send("ann", "POST", "/sandboxes", json={"name": "hers"})).json()["sandbox"]
+        url = f"{here.address}{PREFIX}/runs/{theirs}.run-0123456789abcdef/events".replace("http", "ws", 1)
+        key = {"x-api-key": here.keys["eve"]}
+        asked: list[tuple[str, dict[str, str], int]] = [
+            ("", {}, 401),
+            ("", key, 404),
+            ("?cursor=x", key, 400),
+            ("?tools=bogus", key, 400),
+            ("", {**key, "origin": "https://evil.example"}, 403),
+            ("", {**key, "origin": "http://localhost:1"}, 403),
+            ("", {**key, "origin": here.address}, 404),
+        ]
+        for query, headers, status in asked:
+            with pytest.raises(InvalidStatus) as refused:
+                await connect(url + query, additional_headers=headers)
+            assert refused.value.response.status_code == status, (query, headers)
+
+
+def test_refusals_do_not_add_up() -> None:
+    lengths = set()
+    for _ in range(3):
+        with pytest.raises(SandpodError) as refused:
+            need_owner(Request({"type": "http", "user": UnauthenticatedUser()}))
+        lengths.add(len(refused.traceback))
+    assert len(lengths) == 1

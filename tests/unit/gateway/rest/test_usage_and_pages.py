@@ -57,6 +57,16 @@ async def place(folder: Path) -> AsyncIterator[Place]:
         yield Place(address, {user: key for user, (key, _) in made.items()})
 
 
+async def paged(here: Place, who: str, **query: Any) -> AsyncIterator[list[dict[str, Any]]]:
+    """Yield the rows of each page of a report."""
+    while True:
+        page = (await here.get(who, "/usage", **query)).json()
+        yield page["rows"]
+        if page["next"] is None:
+            return
+        query["cursor"] = page["next"]
+
+
 @pytest.mark.promise("tenants-apart", "owners-apart")
 async def test_users_see_what_they_used_and_administrators_what_their_tenant_or_all_did(tmp_path: Path) -> None:
     async with place(tmp_path) as here:
@@ -77,7 +87,9 @@ async def test_users_see_what_they_used_and_administrators_what_their_tenant_or_
         assert await here.rows("bob", user="=ann") == await here.rows("bob", since="2999-01-01") == []
         wrongs = {"tenant": 403, "moon": 400}
         assert {each: (await here.get("bob", "/usage", by=each)).status_code for each in wrongs} == wrongs
-        for wrong in ("since", "format"):
+        pages = [[row["user"] for row in page] async for page in paged(here, "root", limit=3)]
+        assert pages == [["root", "=ann", "bob"], ["boss", "carol"]]
+        for wrong in ("since", "format", "cursor", "limit"):
             assert (await here.get("bob", "/usage", None, **{wrong: "x"})).status_code == 400
         by_query = await here.get("boss", "/usage", format="csv")
         for answer in (by_query, await here.get("boss", "/usage", {"accept": "text/csv"})):

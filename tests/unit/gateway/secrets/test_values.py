@@ -9,6 +9,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.toolbox import SetTool
 from sandpod_gateway.runs.request import OTHER_NAMES
+from sandpod_gateway.sandboxes.secrets import SecretSet
 from sandpod_gateway.secrets.values import (
     MAX_VALUE,
     MAX_VALUES,
@@ -45,6 +46,13 @@ def test_secret_is_a_value_or_a_value_with_its_scope() -> None:
 def test_secret_can_refer_to_one_that_the_administrator_keeps() -> None:
     [secret] = parse({"A": {"secret": "vault", "key": "token", "tools": ["start_run"]}})
     assert secret == Secret(name="A", reference=Reference("vault", "token"), tools=frozenset({"start_run"}))
+
+
+def test_value_that_is_not_masked_may_be_short_and_stays_so_when_it_is_kept() -> None:
+    hidden, plain = parse({"A": VALUE, "B": {"value": "1", "masked": False}})
+    assert (hidden.masked, plain.masked, plain.value) == (True, False, "1")
+    assert load(dump((hidden, plain))) == (hidden, plain)
+    assert SecretSet(from_session=(plain,)).masker is None
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from sandpod_kube.resources import POOLS, SANDBOXES, Key
 from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.model.observed import Share
 from sandpod_operator.quota.line import GIVES_AGAIN, LEAVES, NODES_YIELD, REST, SETTLES, Line
+from sandpod_operator.quota.node_queue import MOST
 from support.operator.world import NOW, SPACE, metadata, sandbox_object, settings
 
 if TYPE_CHECKING:
@@ -302,6 +303,17 @@ def test_claim_that_no_node_takes_gets_a_place_keeps_the_nodes_for_a_while_and_a
     yields = line.neighbours(pool("a")).nodes_yield_until
     assert yields is not None
     assert yields < NOW
+
+
+def test_claim_that_waits_behind_others_for_a_node_does_not_keep_the_turn_for_the_quota() -> None:
+    line = Bench("claim", "a")
+    for number in range(MOST):
+        line.held(box(f"many-{number}", lacks_node=True), wants=False, placed=False)
+    assert line.turn_after() == "claim"
+    held = line.held(box("claim"), wants=True)
+    assert held is not None
+    assert held.reason == Reason.UNSCHEDULABLE
+    assert line.turn_after() == "a"
 
 
 def test_those_who_wait_for_their_turn_are_not_woken_again_and_again() -> None:

@@ -3,9 +3,10 @@
 from typing import Any, Final
 
 from sandpod_api.conditions import ConditionType, find
+from sandpod_api.types import Sandbox
 from sandpod_kube.resources import SANDBOXES, TEMPLATES, Key
-from sandpod_operator.quota.node_queue import COUNTS, MOST
-from support.operator.world import SPACE, World, running, sandbox_object, template_object
+from sandpod_operator.quota.node_queue import COUNTS, MOST, NodeQueue
+from support.operator.world import NOW, SPACE, World, running, sandbox_object, template_object
 
 FULL: Final = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes: no cpu."}
 
@@ -90,3 +91,16 @@ async def test_claims_of_another_template_wait_for_nodes_of_their_own() -> None:
     await world.claims(*many(*range(5)))
     await world.claims("other-00", template="other")
     assert world.pods() == {*many(0, 1, 2, 3), "other-00"}
+
+
+def test_claim_that_was_let_in_is_not_held_behind_itself() -> None:
+    woken: list[Key] = []
+    queue = NodeQueue(woken.append, lambda: NOW)
+    claims = [Sandbox.model_validate(sandbox_object(name, claimed=0)) for name in many(*range(MOST + 1))]
+    for claim in claims[:MOST]:
+        queue.note(claim, lacks_node=True, placed=False)
+    assert queue.held(claims[MOST]) is not None
+    queue.gone(claims[0].metadata.uid)
+    assert [key.name for key in woken] == many(MOST)
+    for _ in range(2):  # as where the quota refuses its pod
+        assert queue.held(claims[MOST]) is None

@@ -1,5 +1,6 @@
 """What a Sandbox object means to the gateway: whether it can be claimed, is live, and its record for callers. Pure."""
 
+import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -84,6 +85,7 @@ def to_record(sandbox: Sandbox) -> SandboxRecord | None:
         persistent=sandbox.spec.workspace is not None and sandbox.spec.workspace.persistent,
         has_secrets=names.ANNOTATION_SECRETS in sandbox.metadata.annotations,
         refers_to_secrets=bool(claim.secrets),
+        metadata=_metadata(sandbox.metadata.annotations.get(names.ANNOTATION_METADATA, "")),
         resumed=suspended.last_transition_time if suspended is not None and suspended.status == "False" else None,
     )
 
@@ -133,6 +135,14 @@ def last_activity(sandbox: Sandbox) -> datetime | None:
     """Return when the sandbox was last used."""
     times = [sandbox.status.last_activity_time, sandbox.metadata.time_in(names.ANNOTATION_LAST_ACTIVITY)]
     return max((time for time in times if time is not None), default=None)
+
+
+def _metadata(text: str) -> tuple[tuple[str, str], ...]:
+    try:
+        found = json.loads(text or "{}")
+        return tuple((str(name), str(value)) for name, value in found.items())
+    except (ValueError, AttributeError):
+        return ()  # written by someone else
 
 
 def _expiry(sandbox: Sandbox, claimed: datetime, activity: datetime | None) -> datetime:

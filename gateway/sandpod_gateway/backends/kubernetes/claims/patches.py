@@ -3,6 +3,7 @@
 Pure but for the choice between equals: no request, no clock.
 """
 
+import json
 import random
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ class Wanted:
     workspace: WorkspaceRequest | None = None
     may_make: bool = True  # while none is warm
     secrets: bytes = field(default=b"", repr=False)  # as they are kept
+    metadata: tuple[tuple[str, str], ...] = ()
 
 
 def check_limits(owned: int, total: int, settings: KubernetesSettings) -> None:
@@ -86,8 +88,10 @@ def check_request(request: ClaimRequest, settings: KubernetesSettings, now: date
             secrets=[_variable(each) for each in request.secrets if each.reference is not None],
         )
         given = [each for each in request.secrets if each.reference is None]
-        secrets = dump(given) if given else b""
-        return Wanted(template, request.network, claim, lifetime_of(request), request.workspace, may_make, secrets)
+        secrets, lifetime = dump(given) if given else b"", lifetime_of(request)
+        return Wanted(
+            template, request.network, claim, lifetime, request.workspace, may_make, secrets, request.metadata
+        )
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(str(part) for part in first["loc"]).replace("idleTimeout", "idle_timeout")
@@ -208,8 +212,12 @@ def _labels(claim: Claim) -> dict[str, str]:
 
 
 def _annotations(wanted: Wanted, claim_id: str) -> dict[str, str]:
-    secrets = {names.ANNOTATION_SECRETS: "true"} if wanted.secrets else {}
-    return {names.ANNOTATION_LAST_ACTIVITY: rfc3339(wanted.claim.time), names.ANNOTATION_CLAIM_ID: claim_id, **secrets}
+    found = {names.ANNOTATION_LAST_ACTIVITY: rfc3339(wanted.claim.time), names.ANNOTATION_CLAIM_ID: claim_id}
+    if wanted.secrets:
+        found[names.ANNOTATION_SECRETS] = "true"
+    if wanted.metadata:
+        found[names.ANNOTATION_METADATA] = json.dumps(dict(wanted.metadata))
+    return found
 
 
 def session_selector(claim: Claim) -> str:

@@ -244,6 +244,15 @@ def test_a_record_knows_its_end_before_the_operator_has_written_it() -> None:
     assert record.expires == datetime(2026, 1, 1, 0, 1, 30, tzinfo=UTC)
 
 
+def test_what_a_claimer_notes_of_a_sandbox_is_kept_with_it() -> None:
+    noted = (("who", "me"), ("ü", '"'))
+    new = claims.new_sandbox("sbx-1", wanted(metadata=noted), "f00d")
+    assert record_of(Sandbox.model_validate(new)).metadata == noted
+    for text in ("[1]", "{", "5"):
+        new["metadata"]["annotations"][names.ANNOTATION_METADATA] = text
+        assert record_of(Sandbox.model_validate(new)).metadata == ()
+
+
 @pytest.mark.parametrize("note", ["", "yesterday", "2026-01-01T00:00:00"])
 def test_a_note_of_use_that_makes_no_sense_is_ignored(note: str) -> None:
     raw = body("s", claim=held_by("alice"))

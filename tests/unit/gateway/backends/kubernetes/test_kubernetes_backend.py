@@ -88,6 +88,25 @@ async def test_later_end_of_two_background_runs_that_begin_at_once_stays(
     assert kube.api.objects["s"]["metadata"]["annotations"][names.ANNOTATION_BUSY_UNTIL] > late
 
 
+async def test_a_sandbox_is_suspended_and_its_lifetime_changed_in_its_resource(
+    kube: KubeServer, backend: KubernetesBackend
+) -> None:
+    kube.show("ADDED", body("s", claim=held_by("alice")))
+    await seen(backend, "s")
+    record = await backend.set_lifetime("s", ttl=900, idle_timeout=800)
+    assert (record.ttl, record.idle_timeout) == (900, 800)
+    await backend.suspend("s")
+    await backend.suspend("none")
+    found = await backend.get("s")
+    assert found is not None
+    assert found.status == "Suspended"
+    spec = kube.api.objects["s"]["spec"]
+    assert (spec["lifetime"], spec["operatingMode"]) == ({"ttl": 900, "idleTimeout": 800}, "Suspended")
+    with pytest.raises(SandpodError) as refused:
+        await backend.set_lifetime("none", ttl=60, idle_timeout=60)
+    assert refused.value.code == ErrorCode.SESSION_NOT_FOUND
+
+
 async def test_a_start_without_a_kubeconfig_says_so(tmp_path: Path) -> None:
     assert "no cluster to use" in (await refusal(tmp_path / "none")).message
 

@@ -33,7 +33,7 @@ def test_command_line_is_this() -> None:
         --perms 1777 --size 2097152 --tmpfs /tmp --symlink /tmp /var/tmp
         --perms 0755 --size 1048576 --tmpfs /workspace --perms 0755 --size 3145728 --tmpfs /packages
         --ro-bind /usr /usr --ro-bind /root/.pyenv/3.11 /root/.pyenv/3.11 --symlink usr/bin /bin
-        --symlink /workspace /app/results --symlink /workspace /mnt/data
+        --symlink /workspace /app/results --symlink /workspace /home/user --symlink /workspace /mnt/data
         --perms 0444 --file 9 /etc/passwd --perms 0444 --file 10 /etc/group
         --perms 0444 --file 11 /etc/nsswitch.conf --perms 0444 --file 12 /etc/hosts --remount-ro /
         --setenv PATH /usr/bin --setenv LANG C.UTF-8

@@ -1,0 +1,106 @@
+"""Tokens that stand for a caller in one sandbox, for clients that send one in place of their credential.
+
+A token says which secret signed it, when it ends and which API key made it, with a message authentication code
+(HMAC-SHA256) over these, the owner and the sandbox; nothing is stored, so any gateway checks it. The key is looked up
+at each use: the token ends with it, and has its scopes as they are then. A caller who signed in elsewhere has no key
+here, so that such a token says who that is, and ends with the credential that it was made for.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from pydantic import Field, ValidationError
+
+from sandpod_api.fields import DAY
+from sandpod_gateway.api.strict_model import StrictModel
+from sandpod_gateway.auth.callers import KEY_ID_BYTES, TOKEN_KEY_ID, Caller, Role
+from sandpod_gateway.auth.current import CallerToken
+from sandpod_gateway.auth.links import ID_BYTES, LinkKey, Links
+
+MAX_SECONDS: Final = DAY  # a secret outlives its successor for as long
+MAX_TOKEN: Final = 2048  # characters
+_PREFIX: Final = "sbt_"
+_PURPOSE: Final = "sandpod sandbox token 1"  # so that no code of a link is ever one of these
+
+
+class _SignedIn(StrictModel):
+    """Who has no key."""
+
+    owner: Annotated[str, Field(max_length=512)]
+    tenant: str
+    role: Role
+
+    def caller(self) -> Caller:
+        return Caller(self.owner, TOKEN_KEY_ID, tenant=self.tenant, role=self.role)
+
+
+class _Claims(StrictModel):
+    signed_by: Annotated[str, Field(pattern=rf"^[0-9a-f]{{{2 * ID_BYTES}}}$")]
+    end: Annotated[int, Field(ge=0, le=2**40)]  # seconds since 1970
+    key: Annotated[str, Field(pattern=rf"^[0-9a-f]{{{2 * KEY_ID_BYTES}}}$")]
+    signed_in: _SignedIn | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxTokens:
+    """Makes and checks tokens with the secrets of links."""
+
+    links: Links
+    caller_of_key: Callable[[bytes], Caller | None]  # by a key's id; None when the key is not valid
+
+    def make(self, caller: Caller, sandbox: str, *, until: int | None) -> str:
+        """Return a token for a sandbox of the caller's, valid for a day or `until` a time in seconds since 1970.
+
+        Raises SandpodError (backend_unavailable): there is no secret to sign with.
+        """
+        key, end = self.links.signing(), int(self.links.clock()) + MAX_SECONDS
+        who = None
+        if caller.key_id == TOKEN_KEY_ID:
+            who = _SignedIn(owner=caller.owner, tenant=caller.tenant, role=caller.role)
+        claims = _Claims(
+            signed_by=key.id, end=end if until is None else min(end, until), key=caller.key_id.hex(), signed_in=who
+        )
+        content = claims.model_dump_json(exclude_none=True).encode()
+        return f"{_PREFIX}{_encoded(content)}.{_encoded(_code(key, content, caller.owner, sandbox))}"
+
+    def check(self, token: str, sandbox: str) -> CallerToken | None:
+        """Return for whom a token acts in a sandbox; None when it is not valid there, or not any more."""
+        content, dot, code = token.removeprefix(_PREFIX).partition(".")
+        if not (token.startswith(_PREFIX) and dot and token.isascii() and len(token) <= MAX_TOKEN):
+            return None
+        try:
+            data = _decoded(content)
+            claims, given = _Claims.model_validate_json(data), _decoded(code)
+        except (ValueError, ValidationError):
+            return None
+        key = next((key for key in self.links.in_force() if key.id == claims.signed_by), None)
+        key_id = bytes.fromhex(claims.key)
+        if key_id == TOKEN_KEY_ID:
+            caller = claims.signed_in.caller() if claims.signed_in is not None else None
+        else:
+            caller = self.caller_of_key(key_id)
+        if key is None or caller is None or self.links.clock() >= claims.end:
+            return None
+        if not hmac.compare_digest(_code(key, data, caller.owner, sandbox), given):
+            return None
+        name = hashlib.sha256(token.encode()).hexdigest()  # never the credential itself
+        return CallerToken(token=name, client_id=caller.owner, scopes=[], expires_at=claims.end, caller=caller)
+
+
+def _code(key: LinkKey, content: bytes, owner: str, sandbox: str) -> bytes:
+    # A JSON array of strings: no two different lists of parts read the same.
+    message = json.dumps([_PURPOSE, content.decode(), owner, sandbox]).encode()
+    return hmac.digest(bytes.fromhex(key.secret), message, hashlib.sha256)
+
+
+def _encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def _decoded(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

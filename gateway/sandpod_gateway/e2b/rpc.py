@@ -1,0 +1,138 @@
+"""The services that are called by Connect RPC, by the names of their methods."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, aclosing
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import ASGIApp, Send
+
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.e2b.calls import Calls, Valid
+from sandpod_gateway.e2b.connect import STREAMED, Decoder, ending, envelope
+from sandpod_gateway.e2b.errors import answer_inside, connect_error, connect_status
+from sandpod_gateway.e2b.filesystem import Filesystem
+from sandpod_gateway.e2b.processes import Processes
+from sandpod_gateway.e2b.watches import Watches
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.rest.requests import need_owner, parsed, read_body
+
+Unary = Callable[[Request, dict[str, Any]], Awaitable[dict[str, Any]]]
+Streaming = Callable[[Request, dict[str, Any], Valid], Awaitable[AsyncGenerator[dict[str, Any], None]]]
+
+SERVICES: Final = ("/process.Process", "/filesystem.Filesystem")
+_STEP: Final = "Send JSON: Content-Type application/json, or application/connect+json for a stream."
+
+
+class Streamed(StreamingResponse):
+    """A stream that is over when its request is, whatever ends that."""
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the parts."""
+        parts: Any = self.body_iterator
+        async with aclosing(parts):
+            await super().stream_response(send)
+
+
+class Rpc:
+    """Answers calls."""
+
+    def __init__(self, calls: Calls, processes: Processes, files: Filesystem, watches: Watches) -> None:
+        self._calls = calls
+        self._stream_input = processes.stream_input
+        self._elsewhere = watches.elsewhere
+        self._unary: dict[str, Unary] = {
+            "process.Process/List": processes.running,
+            "process.Process/SendInput": processes.send_input,
+            "process.Process/CloseStdin": processes.close_stdin,
+            "process.Process/SendSignal": processes.send_signal,
+            "process.Process/Update": processes.update,
+            "filesystem.Filesystem/Stat": files.stat,
+            "filesystem.Filesystem/MakeDir": files.make_dir,
+            "filesystem.Filesystem/Move": files.move,
+            "filesystem.Filesystem/ListDir": files.list_dir,
+            "filesystem.Filesystem/Remove": files.remove,
+            "filesystem.Filesystem/CreateWatcher": watches.create_watcher,
+            "filesystem.Filesystem/GetWatcherEvents": watches.get_events,
+            "filesystem.Filesystem/RemoveWatcher": watches.remove_watcher,
+        }
+        self._streaming: dict[str, Streaming] = {
+            "process.Process/Start": processes.start,
+            "process.Process/Connect": processes.connect,
+            "filesystem.Filesystem/WatchDir": watches.watch_dir,
+        }
+
+    async def answer(self, request: Request, valid: Valid) -> ASGIApp:
+        """Call a method. Raises SandpodError (not_found): there is no such method. ClientDisconnect."""
+        name = "{service}/{method}".format(**request.path_params)
+        if name in self._unary:
+            return await self._answer_one(request, self._unary[name])
+        if name in self._streaming:
+            return await self._answer_stream(request, self._streaming[name], valid)
+        if name == "process.Process/StreamInput":
+            return await self._take_stream(request)
+        raise SandpodError(ErrorCode.NOT_FOUND, "There is no such method.", next_step="Use one of E2B's.")
+
+    async def _answer_one(self, request: Request, method: Unary) -> ASGIApp:
+        _check_type(request, "application/json")
+        with ExitStack() as held:
+            body = await read_body(request, self._calls.requests, held)
+            message = parsed(body)
+            if "watcherId" in message and (passed := self._elsewhere(request, message, body)) is not None:
+                return passed
+            return JSONResponse(await method(request, message))
+
+    async def _answer_stream(self, request: Request, method: Streaming, valid: Valid) -> Response:
+        _check_type(request, STREAMED)
+        with ExitStack() as held:
+            body = await read_body(request, self._calls.requests, held)
+            messages = await method(request, parsed(next(Decoder().feed(body), b"")), valid)
+        return Streamed(_enveloped(messages), media_type=STREAMED, headers={"X-Accel-Buffering": "no"})
+
+    async def _take_stream(self, request: Request) -> Response:
+        _check_type(request, STREAMED)
+        said = envelope(await self._stream_input(request, self._messages(request)))
+        return Response(said + ending(), media_type=STREAMED)
+
+    async def _messages(self, request: Request) -> AsyncIterator[dict[str, Any]]:
+        """Yield messages as they come; what is held of one that is not whole counts among its caller's."""
+        decoder, owner, held = Decoder(), need_owner(request), 0
+        try:
+            async for data in request.stream():
+                self._calls.requests.hold(owner, len(data))
+                held += len(data)
+                for message in decoder.feed(data):
+                    yield parsed(message)
+                self._calls.requests.drop(owner, held - decoder.rest)
+                held = decoder.rest
+        finally:
+            self._calls.requests.drop(owner, held)
+
+
+def refused(error: SandpodError, request: Request) -> Response:
+    """Return a refusal in the form of the request: of Connect RPC, as one message or a stream, or of plain HTTP."""
+    if _type(request) == STREAMED and error.code != ErrorCode.UNAUTHORIZED:  # which has a status, to be counted by
+        return Response(ending(connect_error(error)), media_type=STREAMED)
+    if request.url.path.rpartition("/")[0].endswith(SERVICES):
+        return JSONResponse(connect_error(error), status_code=connect_status(error))
+    return answer_inside(error)
+
+
+async def _enveloped(messages: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[bytes, None]:
+    try:
+        async with aclosing(messages):
+            async for message in messages:
+                yield envelope(message)
+        yield ending()
+    except SandpodError as error:
+        yield ending(connect_error(error))
+
+
+def _check_type(request: Request, wanted: str) -> None:
+    if _type(request) != wanted:
+        raise SandpodError(ErrorCode.INVALID_ARGUMENT, "The body is of another type.", next_step=_STEP)
+
+
+def _type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -1,0 +1,42 @@
+"""What every request over HTTP goes through first."""
+
+from typing import Final
+
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+from sandpod_gateway.e2b.hosts import Hosts
+from sandpod_gateway.http.attempts import Attempts
+from sandpod_gateway.http.forwarded import ForwardedHeaders
+from sandpod_gateway.http.handshakes import Handshakes
+from sandpod_gateway.http.peers import Peers
+from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.rest.terminal import WEBSOCKETS
+from sandpod_gateway.settings import Settings
+
+# Headers that pages of `allowed_origins` may read: of MCP, of refusals, and of files.
+_FOR_PAGES: Final = (
+    *("mcp-session-id", "mcp-protocol-version", "www-authenticate", "retry-after"),
+    *("content-disposition", "content-range", "etag", "link", "location"),
+)
+
+
+def around(settings: Settings, peers: Peers, metrics: Metrics) -> list[Middleware]:
+    """Return it, the outermost first."""
+    found = [Middleware(Handshakes, paths=WEBSOCKETS)]
+    if settings.trusted_proxies or settings.peers.name is not None:
+        found.append(Middleware(ForwardedHeaders, trusted=settings.trusted_proxies, peers=peers))
+    found.append(Middleware(Attempts, metrics=metrics))
+    if settings.e2b.enabled and settings.e2b.domain is not None:
+        found.append(Middleware(Hosts, domain=settings.e2b.domain))
+    if settings.allowed_origins:
+        found.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=settings.allowed_origins,
+                allow_methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
+                allow_headers=["*"],
+                expose_headers=_FOR_PAGES,
+            )
+        )
+    return found
