@@ -36,7 +36,7 @@ def find(url: str | None = None, key: str | None = None, profile: str | None = N
     found = read_profiles()
     name = profile or os.environ.get("SANDPOD_PROFILE") or found.default
     if name == LOCAL or (name is None and not found.profiles):
-        return Endpoint(local_server.url())
+        return Endpoint(*local_server.address())
     entry = found.profiles.get(name or "")
     if entry is None:
         names = ", ".join([*found.profiles, LOCAL])

@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from sandpod import AsyncSandbox, NotFoundError, RunResult, Sandbox, SandpodError, blocking
@@ -110,12 +111,15 @@ async def test_a_run_goes_on_over_a_new_connection_with_no_output_lost_or_told_t
 
 async def test_three_lines_start_a_server_that_ends_with_its_program_however_that_ends(tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
-    code = f"{EXAMPLE.read_text()}\nprint('waits', flush=True); input()"
+    code = f"{EXAMPLE.read_text()}\nfrom sandpod.local_server import address; print(address()[0], flush=True); input()"
     program = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", code), env=environment, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     assert program.stdout is not None
-    assert await program.stdout.readuntil(b"waits\n") == b"2\nwaits\n"
+    assert await program.stdout.readline() == b"2\n"
+    url = (await program.stdout.readline()).decode().strip()
+    async with httpx2.AsyncClient() as anybody:
+        assert (await anybody.get(f"{url}/api/v1/sandboxes")).status_code == 401
     handle = os.pidfd_open(child(program.pid))
     program.send_signal(signal.SIGKILL)
     await program.wait()

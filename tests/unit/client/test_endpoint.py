@@ -19,21 +19,21 @@ from sandpod.endpoint import Endpoint, find, write_profile
 def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("SANDPOD_URL", "SANDPOD_KEY", "SANDPOD_PROFILE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(local_server, "url", lambda: "http://local")
+    monkeypatch.setattr(local_server, "address", lambda: ("http://local", "own"))
     monkeypatch.setitem(sys.modules, "keyring", None)
     monkeypatch.setenv("SANDPOD_PROFILES", str(tmp_path / "new/profiles.json"))
     return tmp_path / "new/profiles.json"
 
 
 def test_the_first_that_is_said_is_used(profiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find() == Endpoint("http://local")
+    assert find() == Endpoint("http://local", "own")
     write_profile("team", {"url": "https://team.example/mcp", "key": "k"}, default=True)
     write_profile("other", {"url": "https://other.example"}, default=False)
     assert stat.S_IMODE(profiles.stat().st_mode) == 0o600
     assert find() == Endpoint("https://team.example", "k")
     assert "k" not in repr(find())
     assert find(profile="other") == Endpoint("https://other.example")
-    assert find(profile="local") == Endpoint("http://local")
+    assert find(profile="local") == Endpoint("http://local", "own")
     monkeypatch.setenv("SANDPOD_URL", "https://environment.example/api/v1/")
     monkeypatch.setenv("SANDPOD_KEY", " e\n")
     assert find() == Endpoint("https://environment.example", "e")
@@ -68,7 +68,7 @@ def test_without_a_server_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPa
     monkeypatch.undo()
     monkeypatch.setattr(local_server, "is_installed", lambda: False)
     with pytest.raises(UnreachableError, match="SANDPOD_URL"):
-        local_server.url()
+        local_server.address()
 
 
 def test_a_key_is_in_the_keyring_where_there_is_one(profiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
