@@ -12,6 +12,7 @@ import httpx2
 from sandpod.errors import SandpodError, UnauthorizedError, unreachable
 
 _GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
+_SCOPES: Final = ("openid", "offline_access")  # for tokens that can be renewed, where the provider knows them
 _EARLY: Final = 60.0  # seconds before its end at which a token is renewed
 _LONGEST: Final = 1800.0  # seconds that a sign-in may take, whatever the provider says
 _SLOWER: Final = 5.0  # seconds that `slow_down` adds
@@ -41,16 +42,37 @@ class Tokens:
         return json.dumps(asdict(self))
 
 
-def find_provider(http: httpx2.Client, server: str, client_id: str) -> Provider | None:
-    """Return where users of a server sign in from a terminal, or None if that can't be done there."""
+def find_provider(http: httpx2.Client, server: str, client_id: str | None) -> Provider | None:
+    """Return where users of a server sign in from a terminal, or None if that can't be done there.
+
+    Without a client's name it is one that is registered with the provider, where that takes any.
+    """
     about = _get(http, f"{server}/.well-known/oauth-protected-resource/mcp")
-    for issuer in about.get("authorization_servers", ()):
-        found = _get(http, f"{str(issuer).rstrip('/')}/.well-known/openid-configuration") if is_safe(issuer) else {}
+    for issuer in filter(is_safe, about.get("authorization_servers", ())):
+        found = _get(http, f"{str(issuer).rstrip('/')}/.well-known/openid-configuration")
         device, token = found.get("device_authorization_endpoint"), found.get("token_endpoint")
-        if is_safe(device) and is_safe(token):
-            scopes = " ".join(map(str, about.get("scopes_supported", ()))) or "openid"
-            return Provider(str(device), str(token), client_id, scopes, str(about.get("resource", f"{server}/mcp")))
+        if is_safe(device) and is_safe(token) and (client := client_id or _registered(http, found)):
+            known = found.get("scopes_supported", ())
+            scopes = [*about.get("scopes_supported", ()), *(each for each in _SCOPES if each in known)]
+            resource = str(about.get("resource", f"{server}/mcp"))
+            return Provider(str(device), str(token), client, " ".join(dict.fromkeys(map(str, scopes))), resource)
     return None
+
+
+def _registered(http: httpx2.Client, provider: Mapping[str, Any]) -> str | None:
+    """Register a client (RFC 7591); return its name, or None if the provider does not take it."""
+    if not is_safe(place := provider.get("registration_endpoint")):
+        return None
+    client = {
+        "client_name": "sandpod",
+        "application_type": "native",
+        "grant_types": [_GRANT, "refresh_token"],
+        "response_types": [],
+        "redirect_uris": [],
+        "token_endpoint_auth_method": "none",
+    }
+    found = _answer(str(place), lambda: http.post(str(place), json=client)).get("client_id")
+    return str(found) if found else None
 
 
 def sign_in(
@@ -120,19 +142,17 @@ def is_safe(address: object) -> bool:
 
 
 def _get(http: httpx2.Client, address: str) -> dict[str, Any]:
-    try:
-        answer = http.get(address)
-        found = answer.json() if answer.is_success else {}
-    except ValueError:
-        return {}
-    except httpx2.TransportError as error:
-        raise unreachable(address, str(error)) from error
-    return found if isinstance(found, dict) else {}
+    return _answer(address, lambda: http.get(address))
 
 
 def _post(http: httpx2.Client, address: str, form: Mapping[str, str]) -> dict[str, Any]:
+    return _answer(address, lambda: http.post(address, data=dict(form)))
+
+
+def _answer(address: str, ask: Callable[[], httpx2.Response]) -> dict[str, Any]:
+    """Return the JSON object that is answered, a refusal's too; empty for anything else."""
     try:
-        found = http.post(address, data=dict(form)).json()
+        found = ask().json()
     except ValueError:
         return {}
     except httpx2.TransportError as error:

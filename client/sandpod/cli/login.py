@@ -22,7 +22,8 @@ def add_parser(commands: Any) -> None:
     login = commands.add_parser("login", help="make a profile of a server, with a key or a sign-in")
     login.add_argument("url", metavar="URL", help="the server's address")
     login.add_argument("--name", help="the profile's; default: the server's host")
-    login.add_argument("--client-id", help="client of the server's provider, to sign in there in place of a key")
+    login.add_argument("--with-key", action="store_true", help="ask for an API key even if users can sign in")
+    login.add_argument("--client-id", help="client of the provider where users sign in; default: one is registered")
     login.add_argument("--json", action="store_true", help="print JSON")
     login.set_defaults(command=command)
 
@@ -37,7 +38,7 @@ def command(arguments: argparse.Namespace) -> int:
         say(f"What is sent to {url} is not encrypted: whoever is on the way can read the key.")
     entry: dict[str, Any] = {"url": url}
     if not _is_taken(url, None):
-        secret, more = _sign_in(url, arguments.client_id) if arguments.client_id else (_key(), {})
+        secret, more = _found(url, arguments)
         key = device_flow.read_tokens(secret).access if more else endpoint.checked_key(secret)
         if key is None or not _is_taken(url, key):
             raise UnauthorizedError("unauthorized", "The server does not take that key.", "Get another one.")
@@ -68,15 +69,19 @@ def _key() -> str:
     return getpass.getpass("API key: ") if sys.stdin.isatty() else sys.stdin.readline().strip()
 
 
-def _sign_in(url: str, client_id: str) -> tuple[str, dict[str, Any]]:
-    """Return the tokens of a sign-in, and what their profile has to say of it."""
+def _found(url: str, arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Return a key; or the tokens of a sign-in, and what their profile has to say of it."""
+    if arguments.with_key or not (sys.stdin.isatty() or arguments.client_id):
+        return _key(), {}
     with httpx2.Client(timeout=TIMEOUT) as http:
-        provider = device_flow.find_provider(http, url, client_id)
-        if provider is None:
+        provider = device_flow.find_provider(http, url, arguments.client_id)
+        if provider is None and arguments.client_id:
             step = "Leave --client-id out, and give an API key."
             raise InvalidArgumentError("invalid_argument", "Nobody can sign in there from a terminal.", step)
+        if provider is None:
+            return _key(), {}
         tokens = device_flow.sign_in(http, provider, _tell)
-    return tokens.text(), {"token_endpoint": provider.token_endpoint, "client_id": client_id}
+    return tokens.text(), {"token_endpoint": provider.token_endpoint, "client_id": provider.client_id}
 
 
 def _tell(address: str, code: str) -> None:
