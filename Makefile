@@ -101,8 +101,9 @@ lock: ## Writes requirements/*.lock anew from pyproject.toml; UPGRADE=1 takes ne
 	tools/lock.sh
 
 .PHONY: wheel
-wheel: setup ## Builds the wheel that the images install, into dist/
+wheel: setup ## Builds the wheels that the images install, the client's and the server's, into dist/
 	@rm -rf dist
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist client
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist
 
 .PHONY: sbom
@@ -202,4 +203,4 @@ cluster-down: ## Deletes the kind cluster KIND_CLUSTER
 .PHONY: clean
 clean: ## Removes all that these commands made here: environment, builds, caches (not the cluster)
 	rm -rf .venv .build .cache dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
-	find operator gateway containers tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	find client operator gateway containers tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

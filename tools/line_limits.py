@@ -12,7 +12,7 @@ from pathlib import Path
 LIMIT = 300
 # A suite of one subject is read case by case, so its length costs less.
 TEST_LIMIT = 450
-ROOTS = ("operator", "gateway", "containers", "tests", "tools", "examples")
+ROOTS = ("client", "operator", "gateway", "containers", "tests", "tools", "examples")
 
 
 def modules(root: Path) -> Iterator[Path]:

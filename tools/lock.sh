@@ -11,6 +11,7 @@ compile() { # output, source, then more options
   local output=$1
   shift
   "$tool/bin/uv" pip compile "$@" --quiet --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+    --no-emit-package sandpod-client \
     --custom-compile-command "make lock" ${UPGRADE:+--upgrade} --output-file "$output"
 }
 

@@ -12,7 +12,7 @@ say() { echo "setup: $*" >&2; }
 # MCP's conformance suite, an OpenID Connect provider and E2B's client, all in JavaScript.
 suites=(tests/contract/conformance tests/contract/sign_in tests/clients/e2b)
 want() {
-  local files=("requirements/$1.lock" pyproject.toml)
+  local files=("requirements/$1.lock" pyproject.toml client/pyproject.toml)
   [ "$1" = run ] || files+=(requirements/provider.lock "${suites[@]/%//package-lock.json}")
   cat "${files[@]}" | sha256sum | cut -d' ' -f1
 }
@@ -43,7 +43,7 @@ fi
 say "installing requirements/$kind.lock into $venv"
 rm -f $venv/.run $venv/.dev
 tools/install.sh $venv "requirements/$kind.lock"
-editable=(install --quiet --no-deps --no-build-isolation --editable .)
+editable=(install --quiet --no-deps --no-build-isolation --editable ./client --editable .)
 $venv/bin/uv pip "${editable[@]}" --offline --python $venv/bin/python \
   || $venv/bin/python -m pip --disable-pip-version-check --no-input "${editable[@]}"
 if [ "$kind" = dev ]; then

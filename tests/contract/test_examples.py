@@ -3,6 +3,7 @@
 import asyncio
 import os
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ OUTPUT = {
     "contexts.py": "average: 5.333333333333333\n",
     "background.py": "epoch 0\nepoch 1\nepoch 2\nended: ok\n",
     "files.py": "rows: 3\n",
+    "client.py": "2\n",
+    "client_async.py": "sum: 6\nsum: 42\nok all summed\n",
 }
 
 pytestmark = [
@@ -42,3 +45,14 @@ async def test_script_uses_the_rest_api(address: str) -> None:
     assert 'event: result\ndata: {"sandbox"' in out
     assert '"stdout": "0\\n1\\n2\\n"' in out
     assert out.endswith("a file\n")
+
+
+async def test_script_uses_the_command_line(address: str) -> None:
+    folders = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    script = await asyncio.create_subprocess_exec(
+        *("sh", str(EXAMPLES / "cli.sh")),
+        env={**os.environ, "SANDPOD_URL": address, "PATH": folders},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    out = (await script.communicate())[0].decode()
+    assert (script.returncode, out) == (0, "work/numbers.txt\nwork/sorted.txt\n['1', '2', '3']\nHELLO\n")

@@ -18,7 +18,7 @@ from sandpod_gateway.settings import Settings, load
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in pages.pages()}
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):.* ## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-TREES = "charts|containers|docs|examples|gateway|manifests|operator|requirements|tests|tools"
+TREES = "charts|client|containers|docs|examples|gateway|manifests|operator|requirements|tests|tools"
 GROUPS = [name for name, field in Settings.model_fields.items() if hasattr(field.annotation, "model_fields")]
 
 every_page = pytest.mark.parametrize("page", PAGES)

@@ -11,6 +11,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from sandpod.cli.main import SERVER_COMMANDS
+
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = ROOT / "containers/sandbox"
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -49,12 +51,12 @@ def pins(lock: str) -> dict[str, Version]:
 
 
 def requirements_of(extras: set[str]) -> list[Requirement]:
-    """Return what pyproject.toml asks for, without its references to itself."""
+    """Return what pyproject.toml asks for, without its references to itself and to the client, which is built here."""
     project = PROJECT["project"]
     lines = list(project["dependencies"])
     for extra in extras:
         lines += project["optional-dependencies"][extra]
-    return [asked for line in lines if (asked := Requirement(line)).name != "sandpod"]
+    return [asked for line in lines if not (asked := Requirement(line)).name.startswith("sandpod")]
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -71,6 +73,20 @@ def test_lock_has_a_hash_for_every_package_and_no_address(lock: str) -> None:
     entries = re.split(r"^(?=[a-z0-9._-]+==)", text, flags=re.MULTILINE)[1:]
     assert entries
     assert [entry.split()[0] for entry in entries if "--hash=sha256:" not in entry] == []
+
+
+def test_client_is_a_distribution_of_the_same_version_whose_libraries_the_server_has() -> None:
+    client = tomllib.loads((ROOT / "client/pyproject.toml").read_text(encoding="utf-8"))["project"]
+    version = PROJECT["project"]["version"]
+    assert client["version"] == version
+    assert f"{client['name']}=={version}" in PROJECT["project"]["dependencies"]
+    for lock in LOCKS:
+        pinned = pins(lock)
+        for asked in map(Requirement, client["dependencies"]):
+            assert asked.specifier.contains(pinned[asked.name]), asked
+    # One program, which is the client's: the server's commands are entry points.
+    assert set(client["scripts"]) & set(PROJECT["project"]["scripts"]) == set()
+    assert sorted(PROJECT["project"]["entry-points"]["sandpod.commands"]) == sorted(SERVER_COMMANDS)
 
 
 def test_image_has_every_library_that_is_asked_for_in_the_version_that_is_tested() -> None:

@@ -25,6 +25,7 @@ const configuration = {
   pkce: { required: () => true },
   features: {
     devInteractions: { enabled: true },
+    deviceFlow: { enabled: true },
     registration: { enabled: true },
     introspection: { enabled: true },
     revocation: { enabled: true },

@@ -6,6 +6,7 @@ Needs Chromium; without one these tests are left out, and say so, but fail where
 import asyncio
 import base64
 import json
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +26,12 @@ from playwright.async_api import Browser
 from pydantic import AnyUrl
 
 from fakes.backend import FakeBackend
+from sandpod import device_flow, endpoint
+from sandpod.cli import login
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth.oidc.settings import OidcSettings
 from sandpod_gateway.settings import AuthSettings, LinkSettings, Settings
+from support.command_line import client
 from support.gateway.browser import ByBrowser, User, chromium, provider
 from support.gateway.peers import call
 from support.gateway.server import listening
@@ -159,3 +163,32 @@ def jwt_claims(token: str) -> dict[str, Any]:
     body = token.split(".")[1]
     claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
     return claims
+
+
+async def test_the_command_line_signs_in_from_a_terminal_and_renews_its_tokens(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SANDPOD_PROFILES", str(tmp_path / "profiles.json"))
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    loop, told = asyncio.get_running_loop(), asyncio.Queue[str]()
+    monkeypatch.setattr(login, "_tell", lambda address, _: loop.call_soon_threadsafe(told.put_nowait, address))
+    with httpx2.Client() as http:
+        client_id = await asyncio.to_thread(lambda: device_flow.find_provider(http, place.address, None))
+    assert client_id is not None
+    signing = asyncio.create_task(client("login", place.address, "--client-id", client_id.client_id))
+    page = await (await place.browser.new_context()).new_page()
+    await page.goto(await told.get())
+    await page.click("button[type=submit]")  # the code is right
+    await page.fill("[name=login]", "alice")
+    await page.fill("[name=password]", "any")
+    await page.click("button[type=submit]")
+    await page.click("button[type=submit]")  # consents
+    assert (await signing).code == 0
+    await page.context.close()
+    assert (await client("run", "-c", "print(1)")).code == 0
+    profiles = endpoint.read_profiles().profiles
+    [entry] = profiles.values()
+    tokens = json.loads(entry["key"])
+    endpoint.write_profile(next(iter(profiles)), {**entry, "key": json.dumps({**tokens, "expires": 0})}, default=True)
+    assert len(json.loads((await client("ps", "--json")).out)) == 1
+    assert json.loads(next(iter(endpoint.read_profiles().profiles.values()))["key"])["access"] != tokens["access"]

@@ -1,0 +1,70 @@
+"""`sandpod completion`: prints what makes bash, zsh or fish complete commands, options, sandboxes and profiles.
+
+The shell asks the program itself, by `sandpod completion --words WORD ...`, which costs nothing until a key is pressed.
+"""
+
+import argparse
+import sys
+from typing import Any, Final
+
+from sandpod.endpoint import LOCAL, read_profiles
+
+_SCRIPTS: Final = {
+    "bash": """\
+_sandpod() {
+  local IFS=$'\\n'
+  COMPREPLY=($(compgen -W "$(sandpod completion --words "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)" -- "$2"))
+}
+complete -o default -F _sandpod sandpod
+""",
+    "zsh": """\
+#compdef sandpod
+_sandpod() {
+  local -a found
+  found=("${(@f)$(sandpod completion --words "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+  compadd -- $found || _files
+}
+compdef _sandpod sandpod
+""",
+    "fish": """\
+complete -c sandpod -a '(sandpod completion --words (commandline -opc)[2..] (commandline -ct) 2>/dev/null)'
+""",
+}
+
+
+def add_parser(commands: Any, parser: argparse.ArgumentParser) -> None:
+    """Add the command to the parser's subcommands; `parser` is the whole."""
+    completion = commands.add_parser(
+        "completion", help="print what makes a shell complete: source <(sandpod completion bash)"
+    )
+    completion.add_argument("shell", nargs="?", choices=sorted(_SCRIPTS))
+    completion.add_argument("--words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    completion.set_defaults(command=lambda arguments: _complete(arguments, parser, commands))
+
+
+def _complete(arguments: argparse.Namespace, parser: argparse.ArgumentParser, commands: Any) -> int:
+    if arguments.words is None:
+        if arguments.shell is None:
+            parser.error("completion: name bash, zsh or fish")
+        sys.stdout.write(_SCRIPTS[arguments.shell])
+        return 0
+    typed = sys.argv[sys.argv.index("--words") + 1 :]  # the parser takes a -- out
+    sys.stdout.write("".join(f"{word}\n" for word in words(typed, commands.choices)))
+    return 0
+
+
+def words(typed: list[str], parsers: dict[str, argparse.ArgumentParser]) -> list[str]:
+    """Return what may stand in place of the last word."""
+    *before, last = typed or [""]
+    if not before:
+        from sandpod.cli.main import SERVER_COMMANDS  # noqa: PLC0415 - it imports this module
+
+        found = [*parsers, *SERVER_COMMANDS]
+    elif before[0] not in parsers:
+        return []
+    elif before[-1] == "--profile":
+        found = [*read_profiles().profiles, LOCAL]
+    else:
+        actions = parsers[before[0]]._actions  # noqa: SLF001 - there is no public way to a parser's options
+        found = [option for action in actions for option in action.option_strings if option.startswith("--")]
+    return sorted(word for word in found if word.startswith(last))
