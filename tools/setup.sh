@@ -9,8 +9,8 @@ python=${PYTHON:-python3}
 venv=.venv
 say() { echo "setup: $*" >&2; }
 
-# MCP's conformance suite and an OpenID Connect provider, both in JavaScript.
-suites=(tests/contract/conformance tests/contract/sign_in)
+# MCP's conformance suite, an OpenID Connect provider and what checks pages for accessibility, all in JavaScript.
+suites=(tests/contract/conformance tests/contract/sign_in tests/contract/console)
 want() {
   local files=("requirements/$1.lock" pyproject.toml)
   [ "$1" = run ] || files+=(requirements/provider.lock "${suites[@]/%//package-lock.json}")

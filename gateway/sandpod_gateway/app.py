@@ -7,13 +7,12 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import anyio
 from fastmcp.server.dependencies import get_http_request
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Mount
 
 from sandpod_gateway.audit.log import AuditLog
@@ -28,14 +27,14 @@ from sandpod_gateway.auth.oidc.proxy import SignIn
 from sandpod_gateway.auth.verifier import RESOURCE_PATH, Keys
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.capabilities import capabilities, facts
+from sandpod_gateway.console.app import Console
+from sandpod_gateway.console.session import Sessions
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.links import LinkMaker, Transfers
 from sandpod_gateway.files.service import Files
 from sandpod_gateway.http.attempts import Attempts
 from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.connections import serving_on_loopback
-from sandpod_gateway.http.forwarded import ForwardedHeaders
-from sandpod_gateway.http.handshakes import Handshakes
 from sandpod_gateway.http.limits import OpenSessions, Requests
 from sandpod_gateway.http.peers import POLL_SECONDS as PEER_SECONDS
 from sandpod_gateway.http.peers import Peers
@@ -46,13 +45,14 @@ from sandpod_gateway.mcp.calls import chosen_toolsets
 from sandpod_gateway.mcp.server import create_guards, create_mcp
 from sandpod_gateway.mcp.toolbox import Parts
 from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.middleware import around
 from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.periodic import every
 from sandpod_gateway.rest.app import Rest
 from sandpod_gateway.rest.files import RestFiles
 from sandpod_gateway.rest.operations import PREFIX as REST_PREFIX
 from sandpod_gateway.rest.server import create_rest_tools
-from sandpod_gateway.rest.terminal import WEBSOCKETS, RestTerminals
+from sandpod_gateway.rest.terminal import RestTerminals
 from sandpod_gateway.runs.accounting import Accounting
 from sandpod_gateway.runs.background import BackgroundRuns
 from sandpod_gateway.runs.service import Runs
@@ -64,12 +64,6 @@ from sandpod_gateway.usage.meter import Meter
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 1.0  # until the API keys are looked for again after a failure
-
-# Headers that pages of `allowed_origins` may read: of MCP, of refusals, and of files.
-_FOR_PAGES: Final = (
-    *("mcp-session-id", "mcp-protocol-version", "www-authenticate", "retry-after"),
-    *("content-disposition", "content-range", "etag", "link", "location"),
-)
 
 
 class Gateway:
@@ -255,6 +249,9 @@ class Gateway:
             peers=self._peers,
             ending=self.ending,
         )
+        sessions = Sessions(self._links, settings.links.public_url)
+        console = Console(self.mcp, rest.result, self._sandboxes, files, sessions, self._version)
+        guards: dict[str, Any] = {"hosts": hosts, "origins": origins, "refusals": refusals}
         # With keys, others reach this port: metrics are for the operators of the server.
         registry = self.metrics.registry if not self._has_callers and settings.metrics_port is None else None
         app = Starlette(
@@ -262,10 +259,11 @@ class Gateway:
                 *health_routes(self._backend.check, registry, hosts=None if self._has_callers else hosts),
                 *self._file_routes.routes(),
                 *self._sign_in_routes(),
-                with_any_name(Mount(REST_PREFIX, rest.app(hosts=hosts, origins=origins, refusals=refusals))),
+                with_any_name(Mount(REST_PREFIX, rest.app(**guards))),
+                *(console.routes(**guards) if settings.console.enabled else []),
                 Mount("/", transports),
             ],
-            middleware=_around(settings, self._peers, self.metrics),
+            middleware=around(settings, self._peers, self.metrics, sessions),
             lifespan=transports.lifespan,
         )
         app.state.fastmcp_server = self.mcp  # whose name FastMCP's pages show
@@ -279,22 +277,3 @@ class Gateway:
     def metrics_app(self) -> Starlette:
         """Return the ASGI app for the port of metrics."""
         return Starlette(routes=[metrics_route(self.metrics.registry)])
-
-
-def _around(settings: Settings, peers: Peers, metrics: Metrics) -> list[Middleware]:
-    """Return what every request over HTTP goes through first, the outermost first."""
-    around = [Middleware(Handshakes, paths=WEBSOCKETS)]
-    if settings.trusted_proxies or settings.peers.name is not None:
-        around.append(Middleware(ForwardedHeaders, trusted=settings.trusted_proxies, peers=peers))
-    around.append(Middleware(Attempts, metrics=metrics))
-    if settings.allowed_origins:
-        around.append(
-            Middleware(
-                CORSMiddleware,
-                allow_origins=settings.allowed_origins,
-                allow_methods=["GET", "HEAD", "POST", "PUT", "DELETE"],
-                allow_headers=["*"],
-                expose_headers=_FOR_PAGES,
-            )
-        )
-    return around

@@ -91,6 +91,13 @@ class LinkSettings(StrictModel):
     that has one."""
 
 
+class ConsoleSettings(StrictModel):
+    """The web console."""
+
+    enabled: bool = True
+    """Whether there is one, at /. It can do no more than the REST API, for the same callers."""
+
+
 class ShutdownSettings(StrictModel):
     """How the server ends when it is asked to. Times in seconds."""
 
@@ -161,6 +168,8 @@ class Settings(StrictModel, BaseSettings):
     in none, and always offered. Default: all, or none if `compat.systems` is set."""
     libraries: list[str] = []
     """Python libraries that the default sandbox has, as the tool's description names them."""
+    console: ConsoleSettings = ConsoleSettings()
+    """The web console."""
     audit: AuditSettings = AuditSettings()
     """The audit log: who did what."""
     compat: CompatSettings = CompatSettings()

@@ -8,7 +8,7 @@ from typing import Any, Final
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.masking.current import calling
 from sandpod_gateway.rest.answers import as_json
-from sandpod_gateway.runs.background import BackgroundRuns
+from sandpod_gateway.runs.background import READ_LIMIT, BackgroundRuns
 
 PAUSE_SECONDS: Final = 0.05  # between two looks, whatever the sandbox says
 WAIT_SECONDS: Final = 15.0  # for output, after which something is sent that keeps proxies from hanging up
@@ -25,21 +25,23 @@ async def run_events(
     while await valid():
         with calling("read_run") as call:
             try:
-                found = await background.read(owner, run_id, cursor=cursor, wait=WAIT_SECONDS, until="output")
+                found = await background.read(owner, run_id, cursor=cursor, wait=WAIT_SECONDS, max_output=READ_LIMIT)
             except SandpodError as error:
                 yield _event("error", call.masked(error.problem().model_dump(mode="json")))
                 return
             shown: dict[str, Any] = call.masked(found.result.model_dump(mode="json"))
         result, cursor = shown.pop("result"), found.result.cursor
-        if shown["stdout"] or shown["stderr"] or shown["dropped_bytes"]:
+        size = len(shown["stdout"]) + len(shown["stderr"])
+        if size or shown["dropped_bytes"]:
             yield _event("output", shown, cursor)
         if result is not None:
             if found.pictures:
                 result["pictures"] = [as_json(picture) for picture in found.pictures]
             yield _event("result", result, cursor)
             return
-        yield b": waiting\n\n"
-        await asyncio.sleep(PAUSE_SECONDS)
+        if size < READ_LIMIT // 2:  # else there is more already
+            yield b": waiting\n\n"
+            await asyncio.sleep(PAUSE_SECONDS)
 
 
 def _event(name: str, data: dict[str, Any], cursor: int | None = None) -> bytes:

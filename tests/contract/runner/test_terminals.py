@@ -37,7 +37,7 @@ async def test_programs_find_a_terminal_that_works(client: Client, other: Client
     # The listing's own descriptor is 3.
     assert (await shell.run("ls /proc/self/fd | xargs")).split() == ["0", "1", "2", "3"]
 
-    await shell.type("sh -c 'trap \"stty size; exit\" WINCH; sleep 599 & echo arm\"\"ed; wait'\n")
+    await shell.type('sh -c \'trap "stty size; exit" WINCH; sleep 599 & echo arm""ed; wait\'\n')
     await shell.until("armed")
     await shell.tell("resize", cols=120, rows=40)
     await shell.until("40 120\r\n")
