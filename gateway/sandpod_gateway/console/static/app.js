@@ -1,4 +1,5 @@
 // What every page has: times that go on, filters, dialogs, copying, and polls that rest while nobody looks.
+const MAX_ROWS = 200; // at a time, as parts.css has it
 const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 
 function distance(seconds, kind) {
@@ -9,10 +10,9 @@ function distance(seconds, kind) {
 }
 
 function tick(root = document) {
-  for (const time of root.querySelectorAll("time[data-when]")) {
+  for (const time of root.querySelectorAll("tr:not([hidden]) time[data-when], dl time[data-when]")) {
     const text = distance((Date.parse(time.dateTime) - Date.now()) / 1000, time.dataset.when);
     if (time.textContent !== text) time.textContent = text;
-    if (!time.title) time.title = new Date(time.dateTime).toLocaleString();
   }
 }
 
@@ -21,10 +21,12 @@ function filter() {
   if (!input) return;
   const wanted = input.value.trim().toLowerCase();
   const rows = [...document.querySelectorAll(`${input.dataset.filter} > tr:not(.none)`)];
-  for (const row of rows) row.hidden = wanted !== "" && !row.textContent.toLowerCase().includes(wanted);
-  const shown = rows.filter((row) => !row.hidden).length;
-  const count = document.querySelector("#count");
-  if (count) count.textContent = wanted ? `${shown} of ${rows.length}` : rows.length ? `${rows.length} in all` : "";
+  let found = 0;
+  for (const row of rows) row.hidden = !row.textContent.toLowerCase().includes(wanted) || ++found > MAX_ROWS;
+  document.querySelector(input.dataset.filter).classList.toggle("chosen", wanted !== "");
+  const counted = wanted ? `${found} of ${rows.length}` : rows.length ? `${rows.length} in all` : "";
+  const cut = found > MAX_ROWS ? `; the newest ${MAX_ROWS} are shown, the filter finds the others` : "";
+  document.querySelector("#count").textContent = counted + cut;
 }
 
 /** Shows a refusal as the server's own parts of pages do. */
@@ -74,6 +76,18 @@ async function copied(source) {
     getSelection().selectAllChildren(source);
   }
 }
+
+// One listener for all rows: there may be a thousand.
+document.addEventListener("click", async (event) => {
+  const { "delete": sandbox } = event.target.dataset ?? {};
+  if (!sandbox) return;
+  const question = `${event.target.getAttribute("aria-label")}? What runs in it is stopped, and its files are deleted.`;
+  if (!(await confirmed(question))) return;
+  htmx.ajax("DELETE", `${document.body.dataset.prefix}/sandboxes/${sandbox}`, { target: "#rows", swap: "outerHTML" });
+});
+document.addEventListener("pointerover", ({ target }) => {
+  if (target.matches("time[data-when]")) target.title = new Date(target.dateTime).toLocaleString();
+});
 
 document.addEventListener("input", (event) => event.target.matches("[data-filter]") && filter());
 document.addEventListener("change", (event) => event.target.closest("form[data-submit]")?.requestSubmit());

@@ -86,6 +86,7 @@ export class Runs {
     this.output.draw();
     show($("shown"), result, result.sandbox);
     this.done(parts.filter(Boolean).join(" · "));
+    document.body.dispatchEvent(new Event("changed")); // the sandbox may be new, and has been used
     tried(() => this.refresh());
   }
 
