@@ -249,8 +249,9 @@ class Gateway:
             peers=self._peers,
             ending=self.ending,
         )
+        sign_in = self._sign_in_routes()
         sessions = Sessions(self._links, settings.links.public_url)
-        console = Console(self.mcp, rest.result, self._sandboxes, files, sessions, self._version)
+        console = Console(self.mcp, rest.result, self._sandboxes, files, sessions, self._version, sign_in)
         guards: dict[str, Any] = {"hosts": hosts, "origins": origins, "refusals": refusals}
         # With keys, others reach this port: metrics are for the operators of the server.
         registry = self.metrics.registry if not self._has_callers and settings.metrics_port is None else None
@@ -258,7 +259,7 @@ class Gateway:
             routes=[
                 *health_routes(self._backend.check, registry, hosts=None if self._has_callers else hosts),
                 *self._file_routes.routes(),
-                *self._sign_in_routes(),
+                *sign_in,
                 with_any_name(Mount(REST_PREFIX, rest.app(**guards))),
                 *(console.routes(**guards) if settings.console.enabled else []),
                 Mount("/", transports),

@@ -1,7 +1,7 @@
 """The app below /console: signs users in, then each page at its address."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -14,15 +14,17 @@ from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.current import owner_in
+from sandpod_gateway.auth.oidc.proxy import CONSOLE_BACK, SignIn
 from sandpod_gateway.console.account_pages import AccountPages
 from sandpod_gateway.console.assets import Assets
 from sandpod_gateway.console.calls import Call, Calls, RefusedCall
 from sandpod_gateway.console.pages import SandboxPages
+from sandpod_gateway.console.provider import ProviderPages
 from sandpod_gateway.console.session import PREFIX, Sessions, is_own
 from sandpod_gateway.console.sign_in import SIGN_IN, SignInPages, local_path
 from sandpod_gateway.console.views import FRAME_POLICY, PDF_POLICY, Views, is_fragment
@@ -50,6 +52,7 @@ class Console:
     files: RestFiles
     sessions: Sessions
     version: str
+    sign_in: Sequence[BaseRoute]  # the routes where clients sign in
 
     def routes(self, *, hosts: list[str], origins: list[str] | None, refusals: RefusedRequests) -> list[Route | Mount]:
         """Return the routes of the server that are the console's."""
@@ -78,6 +81,7 @@ class Console:
             Route("/frame", guarded.open(_frame(views))),
             Route(SIGN_IN, guarded.open(door.show)),
             Route(SIGN_IN, guarded.open(door.sign_in), methods=_POST),
+            *self._provider(views, guarded),
             Route("/sign-out", guarded.open(door.sign_out), methods=_POST),
             page("/", boxes.all),
             page("/rows", boxes.rows),
@@ -111,6 +115,17 @@ class Console:
             await app(marked, receive, send_on)
 
         return serve
+
+    def _provider(self, views: Views, guarded: "_Guarded") -> list[Route]:
+        """Return the routes by which users sign in at a provider, where the gateway leads them to it."""
+        exchange = [each.app for each in self.sign_in if isinstance(each, Route) and each.path == "/token"]
+        if not isinstance(self.mcp.auth, SignIn) or not exchange:
+            return []
+        pages = ProviderPages(views, self.sessions, self.mcp.auth, exchange[0])
+        return [
+            Route(f"{SIGN_IN}/provider", guarded.open(pages.leave)),
+            Route(CONSOLE_BACK.removeprefix(PREFIX), guarded.open(pages.back)),
+        ]
 
 
 @dataclass(frozen=True, slots=True)

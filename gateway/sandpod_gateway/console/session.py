@@ -28,7 +28,10 @@ PREFIX: Final = "/console"
 SECONDS: Final = 12 * 3600  # until the user signs in anew: less than a secret of links is in force
 NAME: Final = "sandpod"
 _SECURE_NAME: Final = f"__Host-{NAME}"  # which no other host can set, and no plain HTTP
+BEGUN_SECONDS: Final = 600  # for a user to sign in at a provider
+_BEGUN_NAME: Final = "-begun"
 _PURPOSE: Final = b"sandpod console session 1"
+_BEGUN: Final = b"sandpod console sign-in 1"
 _HEAD: Final = struct.Struct(f">{ID_BYTES}sI")  # the secret's id, and the end in seconds since 1970
 _NONCE_BYTES: Final = 12  # of AES-GCM
 _MAX_COOKIE: Final = 4096  # characters, as browsers have it
@@ -44,21 +47,21 @@ class Sessions:
     public_url: str | None = None
     clock: Callable[[], float] = time.time  # seconds since 1970
 
-    def sealed(self, credential: str, seconds: int = SECONDS) -> str:
+    def sealed(self, credential: str, seconds: int = SECONDS, purpose: bytes = _PURPOSE) -> str:
         """Return the value of a cookie. Raises SandpodError (backend_unavailable): the secrets can't be read."""
-        key_id, key = self.links.sealing(_PURPOSE)
+        key_id, key = self.links.sealing(purpose)
         head = _HEAD.pack(bytes.fromhex(key_id), int(self.clock()) + min(seconds, SECONDS))
         nonce = token_bytes(_NONCE_BYTES)
         sealed = AESGCM(key).encrypt(nonce, credential.encode(), head)
         return base64.urlsafe_b64encode(head + nonce + sealed).rstrip(b"=").decode()
 
-    def opened(self, value: str) -> str | None:
+    def opened(self, value: str, purpose: bytes = _PURPOSE) -> str | None:
         """Return the credential in a cookie; None for what is none, or not any more."""
         try:
             raw = base64.b64decode(value[:_MAX_COOKIE] + "=" * (-len(value) % 4), altchars=b"-_", validate=True)
             head, nonce, rest = raw[: _HEAD.size], raw[_HEAD.size :][:_NONCE_BYTES], raw[_HEAD.size + _NONCE_BYTES :]
             key_id, end = _HEAD.unpack(head)
-            key = self.links.opening(_PURPOSE, key_id.hex())
+            key = self.links.opening(purpose, key_id.hex())
             if key is None or end <= self.clock():
                 return None
             return AESGCM(key).decrypt(nonce, rest, head).decode()
@@ -73,19 +76,31 @@ class Sessions:
         """Take the session from the browser with an answer."""
         self._set(response, scope, "", 0)
 
+    def keep(self, response: Response, scope: Scope, text: str) -> None:
+        """Have the browser keep what a sign-in has begun with until it comes back from the provider's site."""
+        value = self.sealed(text, BEGUN_SECONDS, _BEGUN) if text else ""
+        name, secure = self._name(scope) + _BEGUN_NAME, self._is_secure(scope)
+        seconds = BEGUN_SECONDS if text else 0
+        response.set_cookie(name, value, max_age=seconds, secure=secure, httponly=True, samesite="lax")
+
+    def kept(self, scope: Scope) -> str | None:
+        """Return what a sign-in of this browser has begun with."""
+        cookie = self.cookie(scope, _BEGUN_NAME)
+        return None if cookie is None else self.opened(cookie, _BEGUN)
+
     def _set(self, response: Response, scope: Scope, value: str, seconds: int) -> None:
         response.set_cookie(
             self._name(scope), value, max_age=seconds, secure=self._is_secure(scope), httponly=True, samesite="strict"
         )
 
-    def cookie(self, scope: Scope) -> str | None:
+    def cookie(self, scope: Scope, suffix: str = "") -> str | None:
         """Return the value of a request's cookie."""
         jar = SimpleCookie()
         try:
             jar.load(Headers(scope=scope).get("cookie", "")[: 4 * _MAX_COOKIE])
         except CookieError:
             return None
-        found = jar.get(self._name(scope))
+        found = jar.get(self._name(scope) + suffix)
         return None if found is None else found.value
 
     def _name(self, scope: Scope) -> str:

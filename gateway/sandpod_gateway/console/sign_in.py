@@ -1,5 +1,6 @@
 """Signing in with a key, and out."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -10,7 +11,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.auth.current import owner_in
+from sandpod_gateway.auth.callers import TOKEN_KEY_ID
+from sandpod_gateway.auth.current import CallerToken, owner_in
+from sandpod_gateway.auth.oidc.claims import RefusedError
+from sandpod_gateway.auth.oidc.proxy import SignIn
 from sandpod_gateway.auth.verifier import MAX_KEY
 from sandpod_gateway.console.calls import form
 from sandpod_gateway.console.session import PREFIX, Sessions
@@ -59,11 +63,21 @@ class SignInPages:
 
     async def sign_out(self, request: Request) -> Response:
         """End the session in this browser."""
+        credential = self.sessions.opened(self.sessions.cookie(request.scope) or "")
+        if isinstance(self.auth, SignIn) and credential is not None:
+            with suppress(RefusedError, SandpodError):  # it ends by itself
+                await self._revoke(self.auth, credential)
         answer = RedirectResponse(f"{PREFIX}{SIGN_IN}", HTTPStatus.SEE_OTHER)
         self.sessions.end(answer, request.scope)
         answer.headers["Clear-Site-Data"] = '"storage"'
         return answer
 
+    async def _revoke(self, auth: SignIn, credential: str) -> None:
+        """End what a user got at the provider; a key goes on."""
+        found = await auth.verify_token(credential)
+        if isinstance(found, CallerToken) and found.caller.key_id == TOKEN_KEY_ID:
+            await auth.revoke_token(found)
+
     def _form(self, request: Request, following: str, note: str, status: int = HTTPStatus.OK) -> Response:
-        context = {"next": local_path(following), "note": note}
+        context = {"next": local_path(following), "note": note, "provider": isinstance(self.auth, SignIn)}
         return self.views.answer(request, "sign_in.html", context, status=status, signed_in=False)

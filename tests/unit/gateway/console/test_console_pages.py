@@ -37,7 +37,7 @@ async def sign_in(http: httpx2.AsyncClient, key: str, following: str = "") -> ht
     return await http.post("/console/sign-in", data={"key": key, "next": following})
 
 
-@pytest.mark.promise("console-session", "console-same-origin", "key-required", "key-revoked", "audit-recorded")
+@pytest.mark.promise("console-session", "console-same-origin", "key-required", "key-revoked")
 async def test_a_session_is_for_own_pages_until_its_key_is_revoked(here: Place) -> None:
     http, key = here
     for page in PAGES:
