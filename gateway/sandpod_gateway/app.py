@@ -15,7 +15,6 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import BaseRoute, Mount
 
-from sandpod_gateway.api.toolsets import ALL
 from sandpod_gateway.audit.log import AuditLog
 from sandpod_gateway.auth.api_keys import KeyFile
 from sandpod_gateway.auth.callers import LOCAL, LOCAL_KEY_ID
@@ -25,15 +24,12 @@ from sandpod_gateway.auth.key_file import WatchedFile
 from sandpod_gateway.auth.key_management import KeyManager
 from sandpod_gateway.auth.links import POLL_SECONDS, Links, MemoryStore
 from sandpod_gateway.auth.oidc.proxy import SignIn
-from sandpod_gateway.auth.sandbox_tokens import SandboxTokens
 from sandpod_gateway.auth.verifier import RESOURCE_PATH, Keys
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.capabilities import capabilities, facts
-from sandpod_gateway.e2b.app import E2b
-from sandpod_gateway.e2b.calls import Calls
-from sandpod_gateway.e2b.hosts import PREFIX as E2B_PREFIX
-from sandpod_gateway.e2b.hosts import hosts_of
+from sandpod_gateway.console.session import Sessions
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.faces import Faces
 from sandpod_gateway.files.links import LinkMaker, Transfers
 from sandpod_gateway.files.service import Files
 from sandpod_gateway.http.attempts import Attempts
@@ -42,7 +38,7 @@ from sandpod_gateway.http.connections import serving_on_loopback
 from sandpod_gateway.http.limits import OpenSessions, Requests
 from sandpod_gateway.http.peers import POLL_SECONDS as PEER_SECONDS
 from sandpod_gateway.http.peers import Peers
-from sandpod_gateway.http.routes import FileRoutes, health_routes, metrics_route, with_any_name
+from sandpod_gateway.http.routes import FileRoutes, health_routes, metrics_route
 from sandpod_gateway.http.sign_in import sign_in_routes
 from sandpod_gateway.http.transports import Transports
 from sandpod_gateway.mcp.calls import chosen_toolsets
@@ -52,18 +48,12 @@ from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.middleware import around
 from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.periodic import every
-from sandpod_gateway.rest.app import Rest
-from sandpod_gateway.rest.files import RestFiles
-from sandpod_gateway.rest.operations import PREFIX as REST_PREFIX
 from sandpod_gateway.rest.server import create_rest_tools
-from sandpod_gateway.rest.terminal import RestTerminals
 from sandpod_gateway.runs.accounting import Accounting
 from sandpod_gateway.runs.background import BackgroundRuns
 from sandpod_gateway.runs.service import Runs
-from sandpod_gateway.sandboxes.lifetimes import Lifetimes
 from sandpod_gateway.sandboxes.service import SWEEP_SECONDS, Sandboxes
 from sandpod_gateway.settings import Settings
-from sandpod_gateway.terminals.service import Terminals
 from sandpod_gateway.usage.meter import Meter
 
 logger = logging.getLogger(__name__)
@@ -239,15 +229,7 @@ class Gateway:
             hosts = ["*"] if self._has_callers else []  # besides loopback
         origins = settings.allowed_origins or None
         requests = Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics)
-        files, refusals = RestFiles(self._file_routes, settings.toolsets), RefusedRequests(self._audit)
-        shells = Terminals(self._sandboxes, limits), requests, self._audit, self._auth, settings.toolsets
-        parts = (self.mcp, self._rest_tools), self._background, requests, files
-        rest = Rest(*parts, terminals=RestTerminals(*shells), version=self._version, ending=self.ending)
-        faces: dict[str, Rest | E2b] = {REST_PREFIX: rest}
-        if settings.e2b.enabled:
-            faces[E2B_PREFIX] = self._e2b(requests, files)
-            hosts = [*hosts, *hosts_of(settings.e2b.domain)]
-        apps = ((at, face.app(hosts=hosts, origins=origins, refusals=refusals)) for at, face in faces.items())
+        refusals = RefusedRequests(self._audit)
         transports = Transports(
             self.mcp,
             hosts=hosts,
@@ -261,34 +243,40 @@ class Gateway:
             peers=self._peers,
             ending=self.ending,
         )
+        sign_in, sessions = self._sign_in_routes(), Sessions(self._links, settings.links.public_url)
+        faces = Faces(
+            settings=settings,
+            servers=(self.mcp, self._rest_tools),
+            parts=self._parts,
+            backend=self._backend,
+            audit=self._audit,
+            links=self._links,
+            file_routes=self._file_routes,
+            peers=self._peers,
+            requests=requests,
+            refusals=refusals,
+            caller_of_key=self._keys.caller_of_key if self._has_callers else {LOCAL_KEY_ID: LOCAL}.get,
+            sessions=sessions,
+            hosts=hosts,
+            origins=origins,
+            version=self._version,
+            ending=self.ending,
+        )
         # With keys, others reach this port: metrics are for the operators of the server.
         registry = self.metrics.registry if not self._has_callers and settings.metrics_port is None else None
         app = Starlette(
             routes=[
                 *health_routes(self._backend.check, registry, hosts=None if self._has_callers else hosts),
                 *self._file_routes.routes(),
-                *self._sign_in_routes(),
-                *(with_any_name(Mount(at, app)) for at, app in apps),
+                *sign_in,
+                *faces.routes(sign_in),
                 Mount("/", transports),
             ],
-            middleware=around(settings, self._peers, self.metrics),
+            middleware=around(settings, self._peers, self.metrics, sessions),
             lifespan=transports.lifespan,
         )
         app.state.fastmcp_server = self.mcp  # whose name FastMCP's pages show
         return app
-
-    def _e2b(self, requests: Requests, files: RestFiles) -> E2b:
-        settings, keys = self._settings, self._keys.caller_of_key if self._has_callers else {LOCAL_KEY_ID: LOCAL}.get
-        calls = Calls(
-            mcp=self.mcp,
-            parts=self._parts,
-            requests=requests,
-            audit=self._audit,
-            tokens=SandboxTokens(self._links, keys),
-            lifetimes=Lifetimes(self._sandboxes, self._backend),
-            toolsets=settings.toolsets or ALL,
-        )
-        return E2b(calls, files, settings.limits, domain=settings.e2b.domain, peers=self._peers, ending=self.ending)
 
     def _sign_in_routes(self) -> Sequence[BaseRoute]:
         if isinstance(self._auth, SignIn):

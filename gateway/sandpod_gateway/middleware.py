@@ -1,10 +1,11 @@
-"""What every request over HTTP goes through first."""
+"""What every request over HTTP goes through before it reaches a route."""
 
 from typing import Final
 
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
+from sandpod_gateway.console.session import SessionCookies, Sessions
 from sandpod_gateway.e2b.hosts import Hosts
 from sandpod_gateway.http.attempts import Attempts
 from sandpod_gateway.http.forwarded import ForwardedHeaders
@@ -21,11 +22,13 @@ _FOR_PAGES: Final = (
 )
 
 
-def around(settings: Settings, peers: Peers, metrics: Metrics) -> list[Middleware]:
+def around(settings: Settings, peers: Peers, metrics: Metrics, sessions: Sessions) -> list[Middleware]:
     """Return it, the outermost first."""
     found = [Middleware(Handshakes, paths=WEBSOCKETS)]
     if settings.trusted_proxies or settings.peers.name is not None:
         found.append(Middleware(ForwardedHeaders, trusted=settings.trusted_proxies, peers=peers))
+    if settings.console.enabled:
+        found.append(Middleware(SessionCookies, sessions=sessions))
     found.append(Middleware(Attempts, metrics=metrics))
     if settings.e2b.enabled and settings.e2b.domain is not None:
         found.append(Middleware(Hosts, domain=settings.e2b.domain))

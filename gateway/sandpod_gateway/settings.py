@@ -101,6 +101,13 @@ class E2bSettings(StrictModel):
     default: none, so that clients need E2B_SANDBOX_URL."""
 
 
+class ConsoleSettings(StrictModel):
+    """The web console."""
+
+    enabled: bool = True
+    """Whether there is one, at /. It can do no more than the REST API, for the same callers."""
+
+
 class ShutdownSettings(StrictModel):
     """How the server ends when it is asked to. Times in seconds."""
 
@@ -171,6 +178,8 @@ class Settings(StrictModel, BaseSettings):
     in none, and always offered. Default: all, or none if `compat.systems` is set."""
     libraries: list[str] = []
     """Python libraries that the default sandbox has, as the tool's description names them."""
+    console: ConsoleSettings = ConsoleSettings()
+    """The web console."""
     audit: AuditSettings = AuditSettings()
     """The audit log: who did what."""
     compat: CompatSettings = CompatSettings()

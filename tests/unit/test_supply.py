@@ -10,7 +10,9 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LOCKS: Final = [*sorted((ROOT / "requirements").glob("*.lock")), ROOT / "containers/sandbox/requirements.txt"]
-NPM_LOCKS: Final = sorted(path for top in ("containers", "tests") for path in (ROOT / top).glob("**/package-lock.json"))
+NPM_LOCKS: Final = sorted(
+    path for top in ("containers", "tests", "tools") for path in (ROOT / top).glob("**/package-lock.json")
+)
 
 
 def named(paths: list[Path]) -> pytest.MarkDecorator:

@@ -6,9 +6,9 @@ sandbox and the path. What the URL says anyway is not repeated in the token; not
 looked up whenever a link is used: a link ends with the key that made it.
 
 The secrets are nothing but random bytes, sign nothing but links and the tokens of `sandbox_tokens`, and are replaced
-with age. They are in a store: a Kubernetes Secret that all gateways of one installation share, or this process's
-memory. Whichever gateway finds it empty or its newest secret too old changes it, by a test-and-set; the others read
-what it wrote.
+with age; other uses have keys that are derived from them. They are in a store: a Kubernetes Secret that all gateways of
+one installation share, or this process's memory. Whichever gateway finds it empty or its newest secret too old changes
+it, by a test-and-set; the others read what it wrote.
 """
 
 import base64
@@ -163,6 +163,19 @@ class Links:
         """Return the secrets whose signatures are accepted now, oldest first."""
         return _in_force(self._keys, int(self.clock()))
 
+    def sealing(self, purpose: bytes) -> tuple[str, bytes]:
+        """Return a key of 32 bytes for another purpose, and the id to find it by. Raises as `signing`.
+
+        It can be found for a day at least.
+        """
+        key = self.signing()
+        return key.id, _derived(key, purpose)
+
+    def opening(self, purpose: bytes, key_id: str) -> bytes | None:
+        """Return the key of that id for a purpose; None when it is not in force any more."""
+        in_force = _in_force(self._keys, int(self.clock()))
+        return next((_derived(key, purpose) for key in in_force if key.id == key_id), None)
+
     def signing(self) -> LinkKey:
         """Return the newest secret that every gateway has read. Raises SandpodError (backend_unavailable): none is."""
         if not self._keys:
@@ -184,6 +197,10 @@ def renewed(keys: Sequence[LinkKey], now: int) -> tuple[LinkKey, ...]:
     if kept and now < kept[-1].created + ROTATE:
         return kept
     return (*kept, LinkKey(id=secrets.token_hex(ID_BYTES), secret=secrets.token_hex(SECRET_BYTES), created=now))
+
+
+def _derived(key: LinkKey, purpose: bytes) -> bytes:
+    return hmac.digest(bytes.fromhex(key.secret), purpose, hashlib.sha256)
 
 
 def _in_force(keys: Sequence[LinkKey], now: int) -> tuple[LinkKey, ...]:

@@ -132,7 +132,7 @@ class Rest:
                 given["wait"] = 0
             if operation.tool == "create_sandbox" and IDEMPOTENCY_KEY in request.headers:
                 given.setdefault("name", request.headers[IDEMPOTENCY_KEY])  # one name is one sandbox
-            result = await self._result(request, operation.tool, {**given, **request.path_params})
+            result = await self.result(request, operation.tool, {**given, **request.path_params})
             if page is None or result.is_error:
                 return answers.answer(result, operation)
             return page.answer(request, dict(result.structured_content or {}))
@@ -149,9 +149,10 @@ class Rest:
             return await self._call(request, _RUN, tool, arguments)
 
     async def _call(self, request: Request, operation: Operation, tool: str, arguments: dict[str, Any]) -> Response:
-        return answers.answer(await self._result(request, tool, arguments), operation)
+        return answers.answer(await self.result(request, tool, arguments), operation)
 
-    async def _result(self, request: Request, tool: str, arguments: dict[str, Any]) -> ToolResult:
+    async def result(self, request: Request, tool: str, arguments: dict[str, Any]) -> ToolResult:
+        """Return what a tool returns, here or on the MCP server. Raises SandpodError (not_found): it is off."""
         servers = [each for each in self._servers if isinstance(await each.get_tool(tool), SetTool)]
         if not servers:  # it is off, or another system's of that name
             message, step = f"This server has no operation {tool}.", f"See {PREFIX}/openapi.json for what there is."
@@ -167,7 +168,7 @@ class Rest:
             message, step = "The cursor is no whole number.", "Leave it out, or send the id of an event."
             raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
         # As a call, which is counted, recorded and limited as any other.
-        found = await self._result(request, "read_run", {"run_id": run_id, "cursor": last, "max_output": 100})
+        found = await self.result(request, "read_run", {"run_id": run_id, "cursor": last, "max_output": 100})
         if found.is_error:
             return answers.answer(found, _RUN)
         if request.method == "HEAD":

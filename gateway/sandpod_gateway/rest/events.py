@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.masking.current import calling
 from sandpod_gateway.rest.answers import as_json
-from sandpod_gateway.runs.background import BackgroundRuns
+from sandpod_gateway.runs.background import READ_LIMIT, BackgroundRuns
 
 PAUSE_SECONDS: Final = 0.05  # between two looks, whatever the sandbox says
 WAIT_SECONDS: Final = 15.0  # for output, after which something is sent that keeps proxies from hanging up
@@ -45,21 +45,23 @@ async def run_events(
         with calling("read_run") as call:
             try:
                 await check()
-                found = await background.read(owner, run_id, cursor=cursor, wait=WAIT_SECONDS, until="output")
+                found = await background.read(owner, run_id, cursor=cursor, wait=WAIT_SECONDS, max_output=READ_LIMIT)
             except SandpodError as error:
                 yield Event("error", call.masked(error.problem().model_dump(mode="json")))
                 return
             shown: dict[str, Any] = call.masked(found.result.model_dump(mode="json"))
         result, cursor = shown.pop("result"), found.result.cursor
-        if shown["stdout"] or shown["stderr"] or shown["dropped_bytes"]:
+        size = len(shown["stdout"]) + len(shown["stderr"])
+        if size or shown["dropped_bytes"]:
             yield Event("output", shown, cursor)
         if result is not None:
             if found.pictures:
                 result["pictures"] = [as_json(picture) for picture in found.pictures]
             yield Event("result", result, cursor)
             return
-        yield None
-        await asyncio.sleep(PAUSE_SECONDS)
+        if size < READ_LIMIT // 2:  # else there is more already
+            yield None
+            await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def as_stream(events: Events) -> AsyncIterator[bytes]:

@@ -81,7 +81,7 @@ async def test_fastmcps_client_signs_in_by_itself_and_each_user_has_sandboxes_of
     assert made["alice"] != made["bob"]
 
 
-@pytest.mark.promise("sign-in-shared")
+@pytest.mark.promise("console-session", "sign-in-shared")
 async def test_fastmcps_client_signs_in_through_a_gateway_where_it_can_not_register_with_the_provider(
     place: Place, tmp_path: Path
 ) -> None:
@@ -99,6 +99,32 @@ async def test_fastmcps_client_signs_in_through_a_gateway_where_it_can_not_regis
         async with Client(StreamableHttpTransport(f"{public}/mcp", auth=auth)) as caller:
             assert (await call(caller, "run_python_code", code="print(1)"))["outcome"] == "ok"
         await asyncio.gather(*auth.pages)
+        await signs_in_to_the_console(place, public)
+
+
+async def signs_in_to_the_console(place: Place, public: str) -> None:
+    """Do what a user does who opens the console."""
+    context = await place.browser.new_context()
+    page = await context.new_page()
+    await page.goto(f"{public}/console/connect")
+    await page.click("text=Sign in with your organisation")
+    await page.click("button[value=approve]")
+    await page.fill("[name=login]", "dora")
+    await page.fill("[name=password]", "any")
+    await page.click("button[type=submit]")
+    await page.click("button[type=submit]")  # consents
+    await page.wait_for_url("**/console/connect")
+    await page.click("text=Sandboxes")
+    await page.locator("#rows a").get_by_text("default").wait_for()  # what her other client has made
+    assert await page.inner_text(".who-name") == "dora"
+    cookies = {each["name"]: each["value"] for each in await context.cookies(public)}
+    await page.click("text=Sign out")
+    await page.wait_for_url("**/console/sign-in")
+    async with httpx2.AsyncClient(cookies=cookies) as http:  # who has the cookie has nothing any more
+        assert (await http.get(f"{public}/console/")).status_code == 303
+        back = await http.get(f"{public}/console/sign-in/back?code=a&state=b")
+        assert (back.status_code, "not begun in this browser" in back.text) == (403, True)
+    await context.close()
 
 
 class Tokens:

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 import httpx2
 from fastmcp.server.auth import AccessToken, TokenVerificationError, TokenVerifier
@@ -44,6 +44,8 @@ from sandpod_gateway.auth.oidc.tokens import MAX_TOKEN, OidcVerifier
 from sandpod_gateway.auth.verifier import RESOURCE_PATH, Keys
 from sandpod_gateway.errors import SandpodError
 
+CONSOLE_BACK: Final = "/console/sign-in/back"  # where users of the console are led back to
+
 
 class SignIn(OAuthProxy):
     """Lets users sign in at the provider and checks what requests come with: the tokens that they get, and API keys."""
@@ -67,7 +69,9 @@ class SignIn(OAuthProxy):
             upstream_client_id=settings.client_id or "",
             token_verifier=_Upstream(settings, self._provider),
             base_url=public_url,
-            allowed_client_redirect_uris=None if proxy.redirect_uris is None else list(proxy.redirect_uris),
+            allowed_client_redirect_uris=None
+            if proxy.redirect_uris is None
+            else [*proxy.redirect_uris, f"{public_url}{CONSOLE_BACK}"],
             valid_scopes=scopes or None,
             forward_resource=False,  # the provider's tokens stay here; Entra ID refuses the parameter
             extra_authorize_params={"scope": " ".join(scopes), **proxy.parameters} if scopes else proxy.parameters,

@@ -1,0 +1,212 @@
+"""The app below /console: signs users in, then each page at its address."""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastmcp import FastMCP
+from fastmcp.server.http import HostOriginGuardMiddleware, RequestContextMiddleware
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.auth.current import owner_in
+from sandpod_gateway.auth.oidc.proxy import CONSOLE_BACK, SignIn
+from sandpod_gateway.console.account_pages import AccountPages
+from sandpod_gateway.console.assets import Assets
+from sandpod_gateway.console.calls import Call, Calls, RefusedCall
+from sandpod_gateway.console.pages import SandboxPages
+from sandpod_gateway.console.provider import ProviderPages
+from sandpod_gateway.console.session import PREFIX, Sessions, is_own
+from sandpod_gateway.console.sign_in import SIGN_IN, SignInPages, local_path
+from sandpod_gateway.console.views import FRAME_POLICY, PDF_POLICY, Views, is_fragment
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.http.audit import RefusedRequests
+from sandpod_gateway.http.routes import with_any_name
+from sandpod_gateway.mcp.tool_results import BUG
+from sandpod_gateway.rest.files import RestFiles
+from sandpod_gateway.rest.requests import ACTS, key_needed
+from sandpod_gateway.sandboxes.service import Sandboxes
+
+logger = logging.getLogger(__name__)
+
+Page = Callable[[Request], Awaitable[ASGIApp]]
+_POST: Final = ("POST",)
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """The routes; `call` calls any tool of REST."""
+
+    mcp: FastMCP[Any]
+    call: Call
+    sandboxes: Sandboxes
+    files: RestFiles
+    sessions: Sessions
+    version: str
+    sign_in: Sequence[BaseRoute]  # the routes where clients sign in
+
+    def routes(self, *, hosts: list[str], origins: list[str] | None, refusals: RefusedRequests) -> list[Route | Mount]:
+        """Return the routes of the server that are the console's."""
+
+        async def door(_: Request) -> Response:
+            return RedirectResponse(f"{PREFIX}/", HTTPStatus.SEE_OTHER)
+
+        assets = Assets()
+        # Anybody may have the files: a frame that is nobody's origin gets them, too.
+        files = Route(f"{PREFIX}/static/{{version}}/{{path:path}}", assets.answer)
+        app = self._app(assets, hosts, origins, refusals)
+        return [Route("/", door), Route(PREFIX, door), files, with_any_name(Mount(PREFIX, app))]
+
+    def _app(self, assets: Assets, hosts: list[str], origins: list[str] | None, refusals: RefusedRequests) -> ASGIApp:
+        views = Views(assets, self.mcp.auth is not None, self.version)
+        calls = Calls(self.call, self.mcp)
+        boxes = SandboxPages(views, calls, self.sandboxes)
+        account = AccountPages(views, calls, self.sessions.public_url)
+        door = SignInPages(views, self.sessions, self.mcp.auth)
+        guarded = _Guarded(views, self.sessions)
+
+        def page(path: str, answer: Page, *methods: str) -> Route:
+            return with_any_name(Route(path, guarded.page(answer), methods=list(methods or ("GET",))))
+
+        routes = [
+            Route("/frame", guarded.open(_frame(views))),
+            Route(SIGN_IN, guarded.open(door.show)),
+            Route(SIGN_IN, guarded.open(door.sign_in), methods=_POST),
+            *self._provider(views, guarded),
+            Route("/sign-out", guarded.open(door.sign_out), methods=_POST),
+            page("/", boxes.all),
+            page("/rows", boxes.rows),
+            page("/sandboxes", boxes.create, "POST"),
+            page("/sandboxes/{sandbox}", boxes.close, "DELETE"),
+            page("/sandboxes/{sandbox}", boxes.one),
+            page("/pdf/{sandbox}/{path:path}", partial(_pdf, self.files)),
+            page("/pools", account.pools),
+            page("/pools/{pool}", account.scale, "POST"),
+            page("/usage", account.usage),
+            page("/keys", account.keys),
+            page("/keys", account.create_key, "POST"),
+            page("/keys/{key_id}/rotate", account.rotate_key, "POST"),
+            page("/keys/{key_id}", account.revoke_key, "DELETE"),
+            page("/audit", account.audit),
+            page("/connect", account.connect),
+            page("/{path:path}", _nothing, "GET", "POST", "DELETE", "PUT", "PATCH"),
+        ]
+        signed = self.mcp.auth.get_middleware() if self.mcp.auth is not None else []
+        guard = Middleware(HostOriginGuardMiddleware, allowed_hosts=hosts, allowed_origins=origins, mode="strict")
+        app = Starlette(routes=routes, middleware=[guard, *signed, Middleware(RequestContextMiddleware)])
+        app.router.redirect_slashes = False
+
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            marked = {**scope, ACTS: []}
+            refused = refusals.seen(marked, send)
+
+            async def send_on(message: Message) -> None:
+                await (send if marked[ACTS] else refused)(message)  # what became a call has a record as such
+
+            await app(marked, receive, send_on)
+
+        return serve
+
+    def _provider(self, views: Views, guarded: "_Guarded") -> list[Route]:
+        """Return the routes by which users sign in at a provider, where the gateway leads them to it."""
+        exchange = [each.app for each in self.sign_in if isinstance(each, Route) and each.path == "/token"]
+        if not isinstance(self.mcp.auth, SignIn) or not exchange:
+            return []
+        pages = ProviderPages(views, self.sessions, self.mcp.auth, exchange[0])
+        return [
+            Route(f"{SIGN_IN}/provider", guarded.open(pages.leave)),
+            Route(CONSOLE_BACK.removeprefix(PREFIX), guarded.open(pages.back)),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Guarded:
+    """What stands before each page."""
+
+    views: Views
+    sessions: Sessions
+
+    def page(self, answer: Page) -> Page:
+        """Return a page for whoever has signed in."""
+
+        async def guarded(request: Request) -> ASGIApp:
+            if owner_in(request.scope) is not None:
+                return await answer(request)
+            ended = bool(self.sessions.cookie(request.scope))
+            where = f"{PREFIX}{SIGN_IN}?{'ended=1&' if ended else ''}next={local_path(request.url.path)}"
+            if is_fragment(request):
+                return Response(status_code=HTTPStatus.UNAUTHORIZED, headers={"HX-Redirect": where})
+            if request.method != "GET":
+                raise key_needed()
+            return RedirectResponse(where, HTTPStatus.SEE_OTHER)
+
+        return self.open(guarded)
+
+    def open(self, answer: Page) -> Page:
+        """Return a page whose refusals are shown as such; nothing is changed for pages of others."""
+
+        async def coded(request: Request) -> ASGIApp:
+            try:
+                if request.method not in {"GET", "HEAD"} and not is_own(request.scope):
+                    message, step = "The request is none of this console's pages.", "Use the console's own pages."
+                    raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)  # noqa: TRY301
+                return await answer(request)
+            except RefusedCall as refused:
+                return self._refused(request, refused.problem)
+            except SandpodError as error:
+                return self._refused(request, error.problem().model_dump(mode="json"))
+            except ClientDisconnect:
+                return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it
+            except Exception:
+                logger.exception("A page failed: %s", request.url.path)
+                return self._refused(request, BUG.problem().model_dump(mode="json"))
+
+        return coded
+
+    def _refused(self, request: Request, problem: Any) -> Response:
+        signed_in = owner_in(request.scope) is not None
+        return self.views.refusal(request, problem, ErrorCode(problem["error"]).http_status, signed_in=signed_in)
+
+
+async def _nothing(_: Request) -> Response:
+    message, step = "There is no such page.", "Go to your sandboxes."
+    raise SandpodError(ErrorCode.NOT_FOUND, message, next_step=step)
+
+
+async def _pdf(files: RestFiles, request: Request) -> ASGIApp:
+    """Return a file that a browser's own viewer of PDF shows, which no sandboxed frame has; others as everywhere."""
+    answer = await files.answer(request)
+
+    async def shown(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_on(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(raw=message["headers"])
+                if headers.get("content-type") == "application/pdf":
+                    headers["content-disposition"] = "inline"
+                    headers["content-security-policy"] = PDF_POLICY
+            await send(message)
+
+        await answer(scope, receive, send_on)
+
+    return shown
+
+
+def _frame(views: Views) -> Page:
+    async def frame(request: Request) -> Response:
+        answer = views.answer(request, "frame.html", signed_in=False)
+        scripts = "'self' 'unsafe-inline'" if "scripts" in request.query_params else "'self'"
+        answer.headers["Content-Security-Policy"] = FRAME_POLICY.format(scripts=scripts)
+        # The frame's origin is none, so that nothing else here may be read from it.
+        answer.headers["Cross-Origin-Opener-Policy"] = "unsafe-none"
+        return answer
+
+    return frame

@@ -1,0 +1,64 @@
+// A sandbox's page: what is in its tabs.
+import { tried } from "./api.js";
+import { allowStyles } from "./styles.js";
+import { editor } from "./editor.js";
+import { Files } from "./files.js";
+import { Runs } from "./runs.js";
+
+allowStyles();
+const work = document.getElementById("work");
+const sandbox = work.dataset.sandbox;
+const tabs = [...work.querySelectorAll("[role=tab]")];
+const begun = {};
+
+const start = {
+  code: () => {
+    const language = document.getElementById("language").value;
+    const text = language === "python" ? 'print("Hello from Sandpod")\n' : "";
+    let runs = null;
+    const program = editor(document.getElementById("editor"), { text, language, run: () => runs.start() });
+    runs = new Runs(sandbox, { editor: program });
+    if (!work.hasAttribute("data-new")) tried(() => runs.refresh());
+    return { shown: (focus) => focus && program.focus() };
+  },
+  files: () => {
+    const files = new Files(sandbox);
+    return { shown: () => tried(() => files.open(files.folder)) };
+  },
+  terminal: async () => {
+    const { TerminalPane } = await import("./terminal.js");
+    const pane = new TerminalPane(sandbox);
+    return { shown: (focus) => focus && pane.focus() };
+  },
+};
+
+async function choose(name, { focus = true } = {}) {
+  for (const tab of tabs) {
+    const chosen = tab.id === `tab-${name}`;
+    tab.setAttribute("aria-selected", String(chosen));
+    tab.tabIndex = chosen ? 0 : -1;
+    document.getElementById(tab.getAttribute("aria-controls")).hidden = !chosen;
+  }
+  history.replaceState(null, "", `#${name}`);
+  begun[name] ??= start[name]();
+  const panel = await begun[name];
+  panel.shown(focus);
+}
+
+for (const tab of tabs) {
+  tab.onclick = () => choose(tab.getAttribute("aria-controls"));
+  tab.onkeydown = (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    const next = tabs[(tabs.indexOf(tab) + step + tabs.length) % tabs.length];
+    next.focus();
+    choose(next.getAttribute("aria-controls"), { focus: false });
+  };
+}
+
+function named() {
+  return start[location.hash.slice(1)] ? location.hash.slice(1) : "code";
+}
+
+addEventListener("hashchange", () => choose(named()));
+choose(named(), { focus: false });

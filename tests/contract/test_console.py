@@ -1,0 +1,357 @@
+"""The console in a real browser: one server, one browser, and two users who know nothing of each other."""
+
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import pytest_asyncio
+import yaml
+from playwright.async_api import Browser, ConsoleMessage, Locator, Page, WebSocketRoute, expect
+
+from sandpod_gateway.auth.api_keys import make_key
+from support.gateway.browser import chromium
+from support.gateway.served import LIBRARIES, LOCAL, gateway
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs_userns]
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SHOTS: Final = ROOT / ".build/screenshots"
+AXE: Final = Path(sys.prefix) / "console/node_modules/axe-core/axe.min.js"
+NAME: Final = "<img src=x onerror=alert(1)>"
+FILE: Final = "<b>&\"' #%.txt"
+MAX_ELEMENTS: Final = 6000  # of a page, whatever a program writes
+PATIENCE: Final = 60_000  # ms after which a test that waits has failed
+WAITS: Final = """\
+import pathlib, time
+print("\\x1b[32mbegun\\x1b[0m", flush=True)
+while not pathlib.Path("/workspace/go").exists(): time.sleep(0.05)
+print("gone on")
+"""
+HOSTILE: Final = r"print('<script>alert(1)</script>\x00\x1b]0;t\x07\u202Ecod.exe\x1b[2J'); print('1 %\r2 %\r3 %')"
+PLOT: Final = "import matplotlib.pyplot as plt\nplt.plot([1, 3, 2])\nplt.show()"
+TABLE: Final = "import pandas as pd\npd.DataFrame({'a': [1, 2], 'b': ['<i>x</i>', 'y']})"
+LINES: Final = "import sys\nfor i in range(40): sys.stdout.write(('x' * 100 + '\\n') * 5000)\nprint('the end')"
+LONG: Final = "print('y' * 5_000_000)"
+
+expect.set_options(timeout=PATIENCE)
+
+
+@dataclass
+class Place:
+    """A server with keys, and a browser."""
+
+    address: str
+    keys: dict[str, str]
+    browser: Browser
+    complaints: list[str] = field(default_factory=list)  # of pages: errors of scripts, and of the policy
+
+    async def page(self, **options: Any) -> Page:
+        context = await self.browser.new_context(viewport={"width": 1280, "height": 900}, **options)
+        page = await context.new_page()
+        page.set_default_timeout(PATIENCE)
+
+        def heard(message: ConsoleMessage) -> None:
+            if message.type == "error" and "Failed to load resource" not in message.text:
+                self.complaints.append(message.text)
+
+        page.on("console", heard)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
+        return page
+
+    async def user(self, name: str, **options: Any) -> Page:
+        """Return a page of somebody who has signed in."""
+        page = await self.page(**options)
+        await page.goto(f"{self.address}/")
+        await page.get_by_label("API key").fill(self.keys[name])
+        await page.get_by_role("button", name="Sign in").click()
+        await expect(page.get_by_role("heading", name="Sandboxes")).to_be_visible()
+        return page
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
+    folder = tmp_path_factory.mktemp("console")
+    roles = {"alice": "admin", "bob": "user"}
+    made = {user: make_key(user=user, name="test", days=None, now=datetime.now(UTC)) for user in roles}
+    entries = [{**entry.model_dump(mode="json"), "role": roles[user]} for user, (_, entry) in made.items()]
+    (folder / "keys.yaml").write_text(yaml.safe_dump({"keys": entries}))
+    flags = ("--auth.keys-file", str(folder / "keys.yaml"), "--auth.change-keys")
+    audit = ("--audit.sink", "file", "--audit.path", str(folder / "audit.log"))
+    async with gateway(*LOCAL, *LIBRARIES, *flags, *audit) as address, chromium() as browser:
+        place = Place(address, {user: key for user, (key, _) in made.items()}, browser)
+        yield place
+        assert place.complaints == []
+
+
+async def write(page: Page, code: str, context: str = "") -> None:
+    """Put a program into the editor, as by the keyboard."""
+    await page.locator(".cm-content").click()
+    await page.keyboard.press("Control+a")
+    await page.keyboard.insert_text(code)
+    await page.get_by_label("Context").fill(context)
+
+
+async def run(page: Page, code: str, context: str = "") -> Locator:
+    """Run a program to its end, and return its output."""
+    await write(page, code, context)
+    await page.locator("#run").click()
+    await expect(page.locator("#state")).to_contain_text("ok")
+    return page.locator("#output")
+
+
+async def elements(page: Page) -> int:
+    count: int = await page.evaluate("document.querySelectorAll('*').length")
+    return count
+
+
+@pytest.mark.promise("console-text")
+async def test_a_user_signs_in_creates_a_sandbox_runs_programs_and_stops_one(place: Place) -> None:
+    page = await place.page()
+    await page.goto(f"{place.address}/console/keys")
+    await page.get_by_label("API key").fill("sandpod_wrong")
+    await page.get_by_role("button", name="Sign in").click()
+    await expect(page.get_by_role("alert").first).to_contain_text("no valid key")
+    await page.get_by_label("API key").fill(place.keys["alice"])
+    await page.get_by_role("button", name="Sign in").click()
+    await expect(page.get_by_role("heading", name="Keys")).to_be_visible()  # where the user wanted to go
+
+    await page.get_by_role("link", name="Sandboxes").click()
+    await page.get_by_role("button", name="New sandbox").click()
+    await page.get_by_label("Name").fill(NAME)
+    await page.get_by_role("button", name="Create").click()
+    await expect(page.get_by_role("heading", name=NAME)).to_be_visible()
+
+    # Output comes while the program runs, which waits for a file that the user sends meanwhile.
+    await write(page, WAITS)
+    await page.locator("#run").click()
+    await expect(page.locator("#output .f2")).to_have_text("begun")
+    await expect(page.locator("#state")).to_have_text("Running…")
+    await page.get_by_role("tab", name="Files").click()
+    await page.locator("#upload").set_input_files({"name": "go", "mimeType": "text/plain", "buffer": b""})
+    await page.get_by_role("tab", name="Code").click()
+    await expect(page.locator("#output")).to_contain_text("gone on")
+    await expect(page.locator("#state")).to_contain_text("ok · exit code 0")
+
+    await run(page, PLOT)
+    await expect(page.locator("#shown img")).to_be_visible()
+    await run(page, TABLE, "notebook")
+    await expect(page.frame_locator("#shown iframe").get_by_text("<i>x</i>")).to_be_visible()
+    output = await run(page, HOSTILE)
+    await expect(output).to_contain_text("<script>alert(1)</script>␀\u2039202e\u203acod.exe")
+    await expect(output.locator(".line").last).to_have_text("3 %")
+    assert await page.title() == f"{NAME} · Sandpod"
+
+    output = await run(page, LINES)
+    await expect(output).to_contain_text("the end")
+    await expect(output).to_contain_text("earlier lines are not shown")
+    assert await elements(page) < MAX_ELEMENTS
+    output = await run(page, LONG)
+    await expect(output).to_contain_text("more characters")
+    assert len(await output.inner_text()) < 10_000
+
+    await write(page, "import time\nprint('on', flush=True)\ntime.sleep(600)")
+    await page.keyboard.press("Tab")
+    await page.locator("#run").click()
+    await expect(page.locator("#output")).to_contain_text("on")
+    await page.get_by_role("button", name="Stop").click()
+    await expect(page.locator("#state")).to_contain_text("cancelled")
+
+    # An earlier run is shown again, and its program can be run again.
+    await page.locator("#history button").filter(has_text="matplotlib").click()
+    await expect(page.locator("#shown img")).to_be_visible()
+    await expect(page.locator(".cm-content")).to_contain_text("plt.plot")
+    await page.get_by_role("button", name="Close sandbox").click()
+    await page.get_by_role("button", name="Confirm").click()
+    await expect(page.get_by_text("No sandboxes yet.")).to_be_visible()
+    await page.context.close()
+
+
+async def test_files_are_sent_shown_and_fetched_and_none_is_a_page(place: Place) -> None:
+    page = await place.user("alice")
+    await page.goto(f"{place.address}/console/sandboxes/default#files")
+    await expect(page.get_by_text("No files here.")).to_be_visible()
+    script = "<script>parent.postMessage({height: 599}, '*'); document.title = 'ran'</script>shown"
+    contents = {
+        FILE: b"text <b>bold</b>",
+        "table.csv": b'a,b\n"x, ""y""",<i>2</i>\n',
+        "data.json": b'{"a":[1,2]}',
+        "page.html": script.encode(),
+        "paper.pdf": b"%PDF-1.1\n%%EOF\n",
+    }
+    files: Any = [{"name": name, "mimeType": "text/plain", "buffer": data} for name, data in contents.items()]
+    await page.locator("#upload").set_input_files(files)
+    await expect(page.locator("#entries tr")).to_have_count(len(contents))
+    async with page.expect_download() as downloads:
+        await page.get_by_role("link", name=f"Download {FILE}").click()
+    assert (await (await downloads.value).path()).read_bytes() == contents[FILE]
+
+    shown, dialog = page.locator("#preview-body"), page.locator("#preview")
+
+    async def look(name: str) -> None:
+        await page.locator("#entries").get_by_role("button", name=name, exact=True).click()
+        await expect(dialog.get_by_role("heading", name=name)).to_be_visible()
+
+    async def leave() -> None:
+        await dialog.get_by_role("button", name="Close").click()
+        await expect(dialog).not_to_be_visible()
+
+    await look(FILE)
+    await expect(shown.locator("pre")).to_have_text("text <b>bold</b>")
+    await leave()
+    await look("table.csv")
+    await expect(shown.locator("td")).to_have_text(['x, "y"', "<i>2</i>"])
+    await leave()
+    await look("data.json")
+    await expect(shown.locator("pre")).to_contain_text('"a": [')
+    await leave()
+    await look("page.html")
+    frame = page.frame_locator("#preview-body iframe")
+    await expect(frame.get_by_text("shown")).to_be_visible()
+    assert await frame.locator("html").evaluate("() => [origin, document.title]") == ["null", ""]
+    place.complaints.clear()  # the policy kept its script from running, as the browser says
+    await shown.get_by_role("button", name="Run its scripts").click()
+    await expect(frame.locator("html")).to_have_js_property("ownerDocument.title", "ran")
+    assert await frame.locator("html").evaluate("async () => fetch('/api/v1/keys').catch(() => 'refused')") == "refused"
+    place.complaints.clear()
+    await leave()
+    async with page.expect_response("**/console/pdf/**") as answers:
+        await look("paper.pdf")
+    assert (await (await answers.value).all_headers())["content-type"] == "application/pdf"
+    await leave()
+
+    await page.get_by_role("button", name=f"Delete {FILE}").click()
+    await page.get_by_role("button", name="Confirm").click()
+    await expect(page.locator("#entries tr")).to_have_count(len(contents) - 1)
+    await page.context.close()
+
+
+async def test_a_terminal_echoes_and_goes_on_when_its_connection_breaks(place: Place) -> None:
+    page = await place.user("alice")
+    sockets: list[WebSocketRoute] = []
+
+    def on_socket(route: WebSocketRoute) -> None:
+        sockets.append(route)
+        route.connect_to_server()
+
+    await page.route_web_socket("**/terminal?**", on_socket)
+    await page.goto(f"{place.address}/console/sandboxes/default#terminal")
+    state, rows = page.locator("#terminal-state"), page.locator(".xterm-rows")
+    await expect(state).to_have_text("Connected")
+    await expect(rows).to_contain_text("$")
+    await page.locator("#screen").click()
+    await page.keyboard.type("X=$((6 * 7)); echo is-$X\n")
+    await expect(rows).to_contain_text("is-42")
+    await sockets[0].close(code=1012)
+    await page.keyboard.type("echo still-$X\n")  # perhaps before it is connected again
+    await expect(rows).to_contain_text("still-42")
+    assert len(sockets) > 1
+    await page.keyboard.type("exit 3\n")
+    await expect(state).to_contain_text("exit code 3")
+    await page.context.close()
+
+
+@pytest.mark.promise("key-revoked", "owners-apart")
+async def test_a_key_is_made_used_and_revoked_and_another_user_sees_nothing(place: Place) -> None:
+    alice, bob = await place.user("alice"), await place.user("bob")
+    box = await alice.evaluate(
+        "async () => (await fetch('/api/v1/sandboxes', {method: 'POST', body: '{\"name\": \"hers\"}'})).json()"
+    )
+    await expect(alice.locator("#rows")).to_contain_text("hers")  # the table is live
+    await expect(bob.get_by_text("No sandboxes yet.")).to_be_visible()
+    for address in (box["sandbox"], "no-such"):
+        await bob.goto(f"{place.address}/console/sandboxes/{address}")
+        await expect(bob.get_by_text("404 · session_not_found")).to_be_visible()
+    await bob.goto(f"{place.address}/console/pools")
+    await expect(bob.get_by_text("403 · forbidden")).to_be_visible()
+    await expect(bob.get_by_role("link", name="Pools")).to_have_count(0)
+    await bob.goto(f"{place.address}/console/nowhere")
+    await expect(bob.get_by_text("404 · not_found")).to_be_visible()
+
+    await bob.goto(f"{place.address}/console/keys")
+    await expect(bob.get_by_text("alice")).to_have_count(0)
+    await bob.get_by_role("button", name="New key").click()
+    await bob.get_by_label("What it is for").fill("<i>laptop</i>")
+    await bob.get_by_role("button", name="Create").click()
+    await expect(bob.locator("#made-url")).to_have_text(f"{place.address}/mcp")
+    key = await bob.locator("#made-key").inner_text()
+    place.keys["laptop"] = key
+    laptop = await place.user("laptop")
+    await bob.get_by_role("button", name="Revoke <i>laptop</i>").click()
+    await bob.get_by_role("button", name="Confirm").click()
+    await expect(bob.get_by_role("row").filter(has_text="laptop")).to_have_count(0)
+    await laptop.goto(f"{place.address}/console/usage")
+    await expect(laptop.get_by_text("Your session has ended")).to_be_visible()
+    await bob.get_by_role("button", name="Sign out").click()
+    await bob.goto(f"{place.address}/console/")
+    await expect(bob.get_by_label("API key")).to_be_visible()
+    assert await bob.context.cookies() == []
+    for page in (alice, bob, laptop):
+        await page.context.close()
+
+
+PAGES: Final = (
+    "",
+    "sandboxes/default",
+    "sandboxes/default#files",
+    "pools",
+    "usage",
+    "keys",
+    "audit",
+    "connect",
+    "nowhere",
+)
+
+
+MORE: Final = """async () => {
+  const send = (method, path, body) => fetch(`/api/v1/sandboxes${path}`, {method, body})
+  for (const name of ["report", "etl"]) await send("POST", "", JSON.stringify({name}))
+  for (const name of ["data.csv", "notes/a.txt"]) await send("PUT", `/default/files/${name}`, "a")
+}"""
+LOOKS: Final[dict[str, tuple[dict[str, Any], int, str]]] = {
+    "light": ({"color_scheme": "light"}, 1280, "{}"),
+    "dark": ({"color_scheme": "dark"}, 1280, "{runOnly: ['color-contrast']}"),
+    "phone": ({"color_scheme": "light"}, 390, "{runOnly: ['scrollable-region-focusable', 'target-size']}"),
+}
+"""How a page is looked at: the theme, the width, and what is tried besides what was tried before."""
+
+
+async def test_every_page_is_accessible_in_both_themes_and_on_a_phone(place: Place) -> None:
+    """The pictures are in .build/screenshots, for people to look at."""
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    axe, wrong = AXE.read_text(encoding="utf-8"), dict[str, Any]()
+
+    async def check(page: Page, path: str) -> None:
+        await page.evaluate(axe)
+        for look, (media, width, rules) in LOOKS.items():
+            name = f"{path.replace('/', '-').replace('#', '-') or 'home'}-{look}"
+            await page.emulate_media(**media)
+            await page.set_viewport_size({"width": width, "height": 844})
+            await page.screenshot(path=SHOTS / f"{name}.png", caret="initial", full_page=True)
+            found = await page.evaluate(f"axe.run({rules})")
+            bad = [each for each in found["violations"] if each["impact"] in {"serious", "critical"}]
+            wrong.update({f"{name}: {each['id']}": [node["html"][:200] for node in each["nodes"]] for each in bad})
+            if not await page.evaluate("document.documentElement.scrollWidth <= innerWidth"):
+                wrong[f"{name}: wide"] = path
+
+    page = await place.page()
+    await page.goto(f"{place.address}/")
+    await check(page, "sign-in")
+    await page.context.close()
+    page = await place.user("alice")
+    await page.goto(f"{place.address}/console/sandboxes/default")
+    await run(page, PLOT + "\nprint('\\x1b[32mdone\\x1b[0m')\n" + TABLE, "notebook")
+    await expect(page.locator("#about .phase")).to_have_text("Ready")  # it was made for the run
+    await check(page, "run")
+    await page.evaluate(MORE)
+    for path in PAGES:
+        await page.goto(f"{place.address}/console/{path}")
+        if "sandboxes" in path:
+            await page.locator("[role=tabpanel]:not([hidden]) :is(.cm-content, #entries tr)").first.wait_for()
+        await check(page, path)
+    await page.context.close()
+    assert wrong == {}
