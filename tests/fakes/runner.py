@@ -158,8 +158,8 @@ class _Session:
                 hello: dict[str, Any] = {"t": "hello", "version": protocol.VERSION, "languages": {"python": "3.11"}}
                 hello |= {"workspace": WORKSPACE, "memory_limit": None}
                 await self._send({**hello, "runs": sorted(self._runner.runs)})
-            case "ping":
-                await self._send({"t": "pong", "id": header.get("id"), "runs": sorted(self._runner.runs)})
+            case "ping" | "usage":
+                await self._send({"t": "pong", "id": header.get("id"), "runs": sorted(self._runner.runs), "cpu": 0})
             case "run":
                 await self._start(header, frame.payload)
             case "stdin" if header.get("run") in self._runs:

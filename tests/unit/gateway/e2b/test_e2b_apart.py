@@ -1,5 +1,6 @@
 """The walls of E2B's API: without a key, with another's, with a token elsewhere, and with what no client sends."""
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -15,7 +16,9 @@ from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.audit.settings import AuditSettings
 from sandpod_gateway.auth.links import MemoryStore
+from sandpod_gateway.e2b import watches
 from sandpod_gateway.e2b.connect import Decoder, envelope
+from sandpod_gateway.files.watch import Watch
 from sandpod_gateway.http import attempts
 from sandpod_gateway.settings import AuthSettings, E2bSettings, Settings
 from support.gateway.fake_gateway import keys_file
@@ -75,6 +78,18 @@ class Place:
             options["json"] |= {"code": "print(1)", "process": {"pid": 1}}
         return await self.send(None, method, path, headers=headers, **options)
 
+    @asynccontextmanager
+    async def streamed(
+        self, sandbox: str, token: str, path: str, message: dict[str, Any]
+    ) -> AsyncIterator[AsyncIterator[Any]]:
+        """Call a method, and give the messages of its answer."""
+        headers = {"e2b-sandbox-id": sandbox, "x-access-token": token, "content-type": "application/connect+json"}
+        async with (
+            httpx2.AsyncClient(base_url=f"{self.address}/e2b", timeout=60) as http,
+            http.stream("POST", path, headers=headers, content=envelope(message)) as answer,
+        ):
+            yield messages_of(answer)
+
     async def made(self, user: str = "ann", **body: Any) -> tuple[str, str]:
         """Return a new sandbox of a user, and the token for it."""
         answer = await self.send(user, "POST", "/v2/sandboxes", json=body)
@@ -88,6 +103,16 @@ async def place(folder: Path, backend: FakeBackend | None = None, **settings: An
     made = Settings(auth=AuthSettings(keys_file=path), **settings)
     async with listening(Gateway(made, backend or FakeBackend()), made) as address:
         yield Place(address, dict(zip(("ann", "eve"), keys, strict=True)))
+
+
+async def messages_of(answer: httpx2.Response) -> AsyncIterator[Any]:
+    """Yield what a stream says, and how it ends."""
+    buffer = b""
+    async for data in answer.aiter_bytes():
+        buffer += data
+        while len(buffer) >= 5 and len(buffer) >= (size := 5 + int.from_bytes(buffer[1:5])):
+            yield json.loads(buffer[5:size])
+            buffer = buffer[size:]
 
 
 def refusal(answer: httpx2.Response) -> dict[str, Any]:
@@ -174,14 +199,21 @@ async def test_a_sandbox_is_kept_as_long_as_is_asked_and_gone_afterwards(tmp_pat
                 assert "was not found" in refused["message"]
 
 
-async def test_a_sandbox_is_paused_and_resumed_by_connect(tmp_path: Path) -> None:
+async def test_a_sandbox_is_paused_and_resumed_by_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = FakeBackend()
     async with place(tmp_path, backend) as here:
         sandbox, token = await here.made()
         backend._live[sandbox] = replace(backend._live[sandbox], persistent=True)
         found = (await here.send("ann", "GET", f"/sandboxes/{sandbox}")).json()
         assert found["lifecycle"] == {"onTimeout": "pause", "autoResume": True}
-        assert (await here.send("ann", "POST", f"/sandboxes/{sandbox}/pause")).status_code == 204
+        async with here.streamed(sandbox, token, "/filesystem.Filesystem/WatchDir", {"path": "."}) as watched:
+            assert await anext(watched) == {"start": {}}
+            monkeypatch.setattr(backend, "touch", None)  # neither a look nor a measurement is a use
+            assert len((await here.send("ann", "GET", f"/sandboxes/{sandbox}/metrics")).json()) == 1
+            assert (await here.send("ann", "POST", f"/sandboxes/{sandbox}/pause")).status_code == 204
+            monkeypatch.undo()
+            assert [each["error"]["code"] async for each in watched] == ["failed_precondition"]
+        assert backend.wakes == 0
         [listed] = (await here.send("ann", "GET", "/v2/sandboxes", params={"state": "paused"})).json()
         assert (listed["sandboxID"], listed["state"]) == (sandbox, "paused")
         assert (await here.inside(sandbox, token, "GET", "/health")).status_code == 502
@@ -376,3 +408,34 @@ async def test_a_watcher_is_asked_at_any_gateway(monkeypatch: pytest.MonkeyPatch
         assert await ask(there, "RemoveWatcher", watcherId=watcher) == {}
         for place in (here, there):
             assert (await ask(place, "GetWatcherEvents", 404, watcherId=watcher))["code"] == "not_found"
+
+
+async def test_watches_of_one_caller_are_bounded_however_they_come_and_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "MAX_WATCHES", 3)
+    async with place(tmp_path) as here:
+        sandbox, token = await here.made()
+
+        async def ask(name: str, **message: Any) -> Any:
+            answer = await here.inside(sandbox, token, "POST", f"/filesystem.Filesystem/{name}", json=message)
+            return answer.json().get("code", answer.json())
+
+        missing = [await ask("CreateWatcher", path="none") for _ in range(4)]
+        assert missing == ["not_found"] * 4  # which takes no place
+        async with here.streamed(sandbox, token, "/filesystem.Filesystem/WatchDir", {"path": "."}) as watched:
+            assert await anext(watched) == {"start": {}}
+            made = await asyncio.gather(*(ask("CreateWatcher", path=".") for _ in range(6)))
+            assert made.count("resource_exhausted") == 4
+        first, second = (each for each in made if each != "resource_exhausted")
+        await ask("RemoveWatcher", **first)
+        look = Watch.changes
+
+        async def remove(watch: Watch) -> Any:
+            monkeypatch.undo()
+            await ask("RemoveWatcher", **second)
+            return await look(watch)
+
+        monkeypatch.setattr(Watch, "changes", remove)
+        assert await ask("GetWatcherEvents", **second) == {"events": []}
+        assert await ask("GetWatcherEvents", **second) == "not_found"
