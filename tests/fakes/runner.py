@@ -87,7 +87,12 @@ class FakeRun:
 
     def describe(self) -> dict[str, Any]:
         """Return its row of a `list`."""
-        fields = {"run": self.name, "language": "python", "started": 0.0}
+        fields = {
+            "run": self.name,
+            "language": "python",
+            "started": 0.0,
+            "detached": bool(self._header.get("detached")),
+        }
         return {**fields, "state": "ended" if self.end else "live", "outcome": self.end and self.end["outcome"]}
 
     async def tail(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:

@@ -23,6 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.e2b.calls import SANDBOX, Calls, Valid
 from sandpod_gateway.e2b.control import Control
 from sandpod_gateway.e2b.errors import GONE, NotHereError, answer, answer_inside, sentence
@@ -84,7 +85,7 @@ class E2b:
         self._control = Control(calls, domain)
         self._contents = Contents(files)
         self._interpreter = Interpreter(calls, limits)
-        self._rpc = Rpc(calls, Processes(calls, limits), Filesystem(calls), Watches(calls, peers))
+        self._rpc = Rpc(calls, Processes(calls, limits), Filesystem(calls), Watches(calls, peers), ending)
 
     def app(self, *, hosts: list[str], origins: list[str] | None, refusals: RefusedRequests) -> ASGIApp:
         """Return the ASGI app."""
@@ -139,9 +140,11 @@ class E2b:
     async def _streamed(self, begin: Callable[[Request, Valid], Awaitable[ASGIApp]], request: Request) -> ASGIApp:
         """Return an answer that may have no end of its own, as one of the caller's requests in progress."""
         owner, token, sandbox = need_owner(request), _token(request.headers), request.scope[SANDBOX]
+        caller = current_caller()
 
         async def valid() -> bool:
-            return self._calls.tokens.check(token, sandbox) is not None
+            found = self._calls.tokens.check(token, sandbox)
+            return found is not None and found.caller == caller
 
         self._calls.requests.enter(owner)
         try:

@@ -1,10 +1,7 @@
 """The walls of E2B's API: without a key, with another's, with a token elsewhere, and with what no client sends."""
 
-import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,17 +10,11 @@ import httpx2
 import pytest
 
 from fakes.backend import FakeBackend
-from sandpod_gateway.app import Gateway
 from sandpod_gateway.audit.settings import AuditSettings
-from sandpod_gateway.auth.links import MemoryStore
-from sandpod_gateway.e2b import watches
 from sandpod_gateway.e2b.connect import Decoder, envelope
-from sandpod_gateway.files.watch import Watch
 from sandpod_gateway.http import attempts
-from sandpod_gateway.settings import AuthSettings, E2bSettings, Settings
-from support.gateway.fake_gateway import keys_file
-from support.gateway.server import listening
-from support.gateway.team import team
+from sandpod_gateway.settings import E2bSettings
+from support.gateway.e2b import STREAMS, place
 
 ONE: Final = "/sandboxes/{sandbox}"
 MANAGING: Final = [
@@ -38,10 +29,6 @@ UNARY: Final = [
     *(f"/filesystem.Filesystem/{name}" for name in ("Stat", "MakeDir", "Move", "ListDir", "Remove")),
     *(f"/filesystem.Filesystem/{name}" for name in ("CreateWatcher", "GetWatcherEvents", "RemoveWatcher")),
 ]
-STREAMS: Final = [
-    *(f"/process.Process/{name}" for name in ("Start", "Connect", "StreamInput")),
-    "/filesystem.Filesystem/WatchDir",
-]
 INSIDE: Final = [
     *(("GET", path) for path in ("/health", "/files?path=a", "/contexts")),
     *(("POST", path) for path in ("/files?path=a", "/execute", "/contexts", "/contexts/c/restart")),
@@ -49,70 +36,6 @@ INSIDE: Final = [
     *(("POST", path) for path in (*UNARY, *STREAMS)),
 ]
 DOMAIN: Final = "box.example.com"
-
-
-class Place:
-    """A gateway, and clients with the keys of its users."""
-
-    def __init__(self, address: str, keys: dict[str, str]) -> None:
-        self.address = address
-        self.keys = keys
-
-    async def send(self, user: str | None, method: str, path: str, **options: Any) -> httpx2.Response:
-        headers = {"x-api-key": self.keys[user]} if user else {}
-        headers |= options.pop("headers", {})
-        async with httpx2.AsyncClient(base_url=f"{self.address}/e2b", timeout=60) as http:
-            return await http.request(method, path, headers=headers, **options)
-
-    async def inside(self, sandbox: str, token: str, method: str, path: str, **options: Any) -> httpx2.Response:
-        """Send a request for what is in a sandbox, by default with a body that its route takes."""
-        headers = {"e2b-sandbox-id": sandbox, "e2b-traffic-access-token": token, **options.pop("headers", {})}
-        if path in STREAMS:
-            headers.setdefault("content-type", "application/connect+json")
-            options.setdefault("content", envelope({"path": ".", "process": {"cmd": "ls"}, "start": {}}))
-        elif method == "POST" and path.partition("?")[0] == "/files":
-            headers.setdefault("content-type", "application/octet-stream")
-            options.setdefault("content", b"x")
-        elif method == "POST" and not options:
-            options["json"] = dict.fromkeys(("path", "source", "destination"), "a")
-            options["json"] |= {"code": "print(1)", "process": {"pid": 1}}
-        return await self.send(None, method, path, headers=headers, **options)
-
-    @asynccontextmanager
-    async def streamed(
-        self, sandbox: str, token: str, path: str, message: dict[str, Any]
-    ) -> AsyncIterator[AsyncIterator[Any]]:
-        """Call a method, and give the messages of its answer."""
-        headers = {"e2b-sandbox-id": sandbox, "x-access-token": token, "content-type": "application/connect+json"}
-        async with (
-            httpx2.AsyncClient(base_url=f"{self.address}/e2b", timeout=60) as http,
-            http.stream("POST", path, headers=headers, content=envelope(message)) as answer,
-        ):
-            yield messages_of(answer)
-
-    async def made(self, user: str = "ann", **body: Any) -> tuple[str, str]:
-        """Return a new sandbox of a user, and the token for it."""
-        answer = await self.send(user, "POST", "/v2/sandboxes", json=body)
-        assert answer.status_code == 201, answer.text
-        return answer.json()["sandboxID"], answer.json()["envdAccessToken"]
-
-
-@asynccontextmanager
-async def place(folder: Path, backend: FakeBackend | None = None, **settings: Any) -> AsyncIterator[Place]:
-    path, keys = keys_file(folder, "ann", "eve")
-    made = Settings(auth=AuthSettings(keys_file=path), **settings)
-    async with listening(Gateway(made, backend or FakeBackend()), made) as address:
-        yield Place(address, dict(zip(("ann", "eve"), keys, strict=True)))
-
-
-async def messages_of(answer: httpx2.Response) -> AsyncIterator[Any]:
-    """Yield what a stream says, and how it ends."""
-    buffer = b""
-    async for data in answer.aiter_bytes():
-        buffer += data
-        while len(buffer) >= 5 and len(buffer) >= (size := 5 + int.from_bytes(buffer[1:5])):
-            yield json.loads(buffer[5:size])
-            buffer = buffer[size:]
 
 
 def refusal(answer: httpx2.Response) -> dict[str, Any]:
@@ -386,56 +309,3 @@ async def test_every_route_leaves_a_record(tmp_path: Path) -> None:
         "delete_file": 1,
         "watch": 2,
     }
-
-
-async def test_a_watcher_is_asked_at_any_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = MemoryStore()
-    monkeypatch.setattr(FakeBackend, "link_store", lambda _: store)
-    async with team(monkeypatch) as made:
-        here, there = (Place(each.address, {"ann": "none"}) for each in await made.both())
-        sandbox, token = await here.made("ann")
-
-        async def ask(place: Place, name: str, status: int = 200, **message: Any) -> dict[str, Any]:
-            path = f"/filesystem.Filesystem/{name}"
-            answer = await place.inside(sandbox, token, "POST", path, json=message)
-            assert answer.status_code == status, answer.text
-            return dict(answer.json())
-
-        watcher = (await ask(here, "CreateWatcher", path="."))["watcherId"]
-        await here.inside(sandbox, token, "POST", "/files?path=a")
-        events = (await ask(there, "GetWatcherEvents", watcherId=watcher))["events"]
-        assert [each["type"] for each in events] == ["EVENT_TYPE_CREATE", "EVENT_TYPE_WRITE"]
-        assert await ask(there, "RemoveWatcher", watcherId=watcher) == {}
-        for place in (here, there):
-            assert (await ask(place, "GetWatcherEvents", 404, watcherId=watcher))["code"] == "not_found"
-
-
-async def test_watches_of_one_caller_are_bounded_however_they_come_and_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watches, "MAX_WATCHES", 3)
-    async with place(tmp_path) as here:
-        sandbox, token = await here.made()
-
-        async def ask(name: str, **message: Any) -> Any:
-            answer = await here.inside(sandbox, token, "POST", f"/filesystem.Filesystem/{name}", json=message)
-            return answer.json().get("code", answer.json())
-
-        missing = [await ask("CreateWatcher", path="none") for _ in range(4)]
-        assert missing == ["not_found"] * 4  # which takes no place
-        async with here.streamed(sandbox, token, "/filesystem.Filesystem/WatchDir", {"path": "."}) as watched:
-            assert await anext(watched) == {"start": {}}
-            made = await asyncio.gather(*(ask("CreateWatcher", path=".") for _ in range(6)))
-            assert made.count("resource_exhausted") == 4
-        first, second = (each for each in made if each != "resource_exhausted")
-        await ask("RemoveWatcher", **first)
-        look = Watch.changes
-
-        async def remove(watch: Watch) -> Any:
-            monkeypatch.undo()
-            await ask("RemoveWatcher", **second)
-            return await look(watch)
-
-        monkeypatch.setattr(Watch, "changes", remove)
-        assert await ask("GetWatcherEvents", **second) == {"events": []}
-        assert await ask("GetWatcherEvents", **second) == "not_found"
