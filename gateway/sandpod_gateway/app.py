@@ -32,7 +32,6 @@ from sandpod_gateway.capabilities import capabilities, facts
 from sandpod_gateway.e2b.app import E2b
 from sandpod_gateway.e2b.calls import Calls
 from sandpod_gateway.e2b.hosts import PREFIX as E2B_PREFIX
-from sandpod_gateway.e2b.hosts import hosts_of
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.links import LinkMaker, Transfers
 from sandpod_gateway.files.service import Files
@@ -246,7 +245,6 @@ class Gateway:
         faces: dict[str, Rest | E2b] = {REST_PREFIX: rest}
         if settings.e2b.enabled:
             faces[E2B_PREFIX] = self._e2b(requests, files)
-            hosts = [*hosts, *hosts_of(settings.e2b.domain)]
         apps = ((at, face.app(hosts=hosts, origins=origins, refusals=refusals)) for at, face in faces.items())
         transports = Transports(
             self.mcp,

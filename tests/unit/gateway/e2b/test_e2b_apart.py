@@ -184,6 +184,8 @@ async def test_hosts_of_sandboxes_lead_to_them_and_other_ports_to_nothing(tmp_pa
         for port, path, status in ((49983, "/health", 204), (49999, "/contexts", 200), (8080, "/health", 501)):
             headers = {**token, "host": f"{port}-{sandbox}.{DOMAIN}", "e2b-sandbox-id": "other"}
             assert (await http.get(path, headers=headers)).status_code == status
+        for path in ("/mcp", "/api/v1/sandboxes"):  # which no host of a sandbox leads to
+            assert (await http.get(path, headers={**key, "host": f"www.{DOMAIN}"})).status_code == 421
         headers = {**token, "e2b-sandbox-id": sandbox, "host": "evil.example"}
         assert (await http.get("/e2b/health", headers=headers)).status_code == 421
     async with place(tmp_path, e2b=E2bSettings(enabled=False)) as here:
@@ -242,6 +244,8 @@ async def test_what_cannot_be_had_and_what_no_client_sends_is_refused_in_a_sente
                 {"headers": {"content-type": "multipart/form-data; boundary=B"}, "content": b"--B"},
                 400,
             ),
+            ("POST", "/files", {"headers": {"content-type": f"multipart/form-data; boundary={'B' * 300}"}}, 400),
+            ("HEAD", "/files?path=none", {"headers": {"content-type": "application/octet-stream"}}, 404),
             ("POST", "/execute", {"json": {"language": "cobol", "code": "1"}}, 400),
             ("POST", "/execute", {"json": {"context_id": "none", "code": "1"}}, 404),
             ("POST", "/contexts", {"json": {"language": "bash"}}, 400),

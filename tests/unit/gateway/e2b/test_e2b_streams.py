@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from starlette.types import Message
 
 from fakes.backend import FakeBackend
 from fakes.runner import FakeRun
+from sandpod_gateway.auth.current import CallerToken
 from sandpod_gateway.auth.links import MemoryStore
 from sandpod_gateway.auth.sandbox_tokens import SandboxTokens
 from sandpod_gateway.e2b import watches
@@ -18,6 +20,7 @@ from sandpod_gateway.e2b.connect import envelope
 from sandpod_gateway.e2b.processes import process_id
 from sandpod_gateway.files.watch import Watch
 from sandpod_gateway.runs.request import RunRequest
+from sandpod_gateway.settings import LimitSettings
 from support.gateway.e2b import Place, place
 from support.gateway.peers import until
 from support.gateway.team import team
@@ -129,3 +132,38 @@ async def test_streamed_input_comes_whole_and_ends_with_its_key_and_with_the_ser
         scope["headers"] = [(name.encode(), value.encode()) for name, value in {**headers, "host": "x"}.items()]
         await here.gateway.http_app()(scope, receive, answered)
         assert answer[0]["status"] == 400
+
+
+async def test_code_ends_when_the_stream_of_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, check, left = FakeBackend(), SandboxTokens.check, [True, True]  # to let it in, and for its first line
+
+    def check_twice(tokens: SandboxTokens, token: str, sandbox: str) -> CallerToken | None:
+        return check(tokens, token, sandbox) if left and left.pop() else None
+
+    async with place(tmp_path, backend) as here:
+        sandbox, token = await here.made()
+        monkeypatch.setattr(SandboxTokens, "check", check_twice)
+        code = {"code": "print(1)\ntime.sleep(600)"}
+        answer = await here.inside(sandbox, token, "POST", "/execute", json=code)
+        assert [json.loads(line)["type"] for line in answer.text.splitlines()] == ["stdout", "error"]
+        await until(lambda: not backend.runner(sandbox).runs)
+
+
+async def test_one_request_is_one_and_those_in_progress_are_bounded(tmp_path: Path) -> None:
+    backend = FakeBackend()
+    async with place(tmp_path, backend, limits=LimitSettings(max_requests_per_owner=1)) as here:
+        sandbox, token = await here.made()
+        path, timeout = f"/sandboxes/{sandbox}", {"timeout": 60}
+        for method, rest in (("GET", ""), ("POST", "/timeout"), ("POST", "/connect")):
+            answer = await here.send("ann", method, path + rest, **({"json": timeout} if rest else {}))
+            assert answer.is_success
+        for rest in ("/process.Process/List", "/execute"):
+            assert (await here.inside(sandbox, token, "POST", rest, json={"code": "print(1)"})).is_success
+        backend.launcher.gate.clear()
+        making = asyncio.create_task(here.made())
+        await until(lambda: bool(backend.launcher.gate._waiters))
+        for method, rest in (("GET", ""), ("POST", "/pause"), ("GET", "/metrics"), ("POST", "/connect")):
+            assert (await here.send("ann", method, path + rest)).status_code == 429
+        assert (await here.send("eve", "GET", "/v2/sandboxes")).status_code == 200
+        backend.launcher.gate.set()
+        await making
