@@ -19,7 +19,6 @@ from sandpod_gateway.console.session import Sessions
 from sandpod_gateway.e2b.app import E2b
 from sandpod_gateway.e2b.calls import Calls
 from sandpod_gateway.e2b.hosts import PREFIX as E2B_PREFIX
-from sandpod_gateway.e2b.hosts import hosts_of
 from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.limits import Requests
 from sandpod_gateway.http.peers import Peers
@@ -72,8 +71,7 @@ class Faces:
         guards: dict[str, Any] = {"hosts": self.hosts, "origins": self.origins, "refusals": self.refusals}
         found: list[BaseRoute] = [with_any_name(Mount(REST_PREFIX, rest.app(**guards)))]
         if settings.e2b.enabled:
-            own = guards | {"hosts": [*self.hosts, *hosts_of(settings.e2b.domain)]}
-            found.append(with_any_name(Mount(E2B_PREFIX, self._e2b(files).app(**own))))
+            found.append(with_any_name(Mount(E2B_PREFIX, self._e2b(files).app(**guards))))
         if settings.console.enabled:
             shown = self.servers[0], rest.result, parts.sandboxes, files, self.sessions, self.version, sign_in
             found += Console(*shown).routes(**guards)

@@ -87,7 +87,12 @@ class FakeRun:
 
     def describe(self) -> dict[str, Any]:
         """Return its row of a `list`."""
-        fields = {"run": self.name, "language": "python", "started": 0.0}
+        fields = {
+            "run": self.name,
+            "language": "python",
+            "started": 0.0,
+            "detached": bool(self._header.get("detached")),
+        }
         return {**fields, "state": "ended" if self.end else "live", "outcome": self.end and self.end["outcome"]}
 
     async def tail(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
@@ -158,8 +163,8 @@ class _Session:
                 hello: dict[str, Any] = {"t": "hello", "version": protocol.VERSION, "languages": {"python": "3.11"}}
                 hello |= {"workspace": WORKSPACE, "memory_limit": None}
                 await self._send({**hello, "runs": sorted(self._runner.runs)})
-            case "ping":
-                await self._send({"t": "pong", "id": header.get("id"), "runs": sorted(self._runner.runs)})
+            case "ping" | "usage":
+                await self._send({"t": "pong", "id": header.get("id"), "runs": sorted(self._runner.runs), "cpu": 0})
             case "run":
                 await self._start(header, frame.payload)
             case "stdin" if header.get("run") in self._runs:

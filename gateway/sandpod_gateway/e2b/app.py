@@ -7,7 +7,8 @@ import asyncio
 import base64
 import binascii
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from http import HTTPStatus
 from typing import Final
@@ -23,12 +24,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.e2b.calls import SANDBOX, Calls, Valid
 from sandpod_gateway.e2b.control import Control
 from sandpod_gateway.e2b.errors import GONE, NotHereError, answer, answer_inside, sentence
 from sandpod_gateway.e2b.files import Contents
 from sandpod_gateway.e2b.filesystem import USER, Filesystem
-from sandpod_gateway.e2b.hosts import PORT_HEADER, SANDBOX_HEADER
+from sandpod_gateway.e2b.hosts import PORT_HEADER, SANDBOX_HEADER, hosts_of
 from sandpod_gateway.e2b.interpreter import Interpreter
 from sandpod_gateway.e2b.processes import Processes
 from sandpod_gateway.e2b.rpc import Rpc, refused
@@ -40,7 +42,7 @@ from sandpod_gateway.http.transports import standing, with_key
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.mcp.tool_results import BUG
 from sandpod_gateway.rest.files import RestFiles
-from sandpod_gateway.rest.requests import ACTS, key_needed, need_owner
+from sandpod_gateway.rest.requests import ACTS, COUNTED, key_needed, need_owner
 
 logger = logging.getLogger(__name__)
 
@@ -81,13 +83,15 @@ class E2b:
     ) -> None:
         self._calls = calls
         self._ending = ending
+        self._hosts = hosts_of(domain)
         self._control = Control(calls, domain)
         self._contents = Contents(files)
         self._interpreter = Interpreter(calls, limits)
-        self._rpc = Rpc(calls, Processes(calls, limits), Filesystem(calls), Watches(calls, peers))
+        self._rpc = Rpc(calls, Processes(calls, limits), Filesystem(calls), Watches(calls, peers), ending)
 
     def app(self, *, hosts: list[str], origins: list[str] | None, refusals: RefusedRequests) -> ASGIApp:
         """Return the ASGI app."""
+        hosts = [*hosts, *self._hosts]
         guard = Middleware(HostOriginGuardMiddleware, allowed_hosts=hosts, allowed_origins=origins, mode="strict")
         context = Middleware(RequestContextMiddleware)
         signed = self._calls.mcp.auth.get_middleware() if self._calls.mcp.auth is not None else []
@@ -117,11 +121,29 @@ class E2b:
             found[path] = {"POST": control.set_timeout}
         found[f"{one}/metrics"] = {"GET": control.metrics}
         found[f"{one}/pause"] = {"POST": control.pause}
-        found = {path: {method: _keyed(each) for method, each in of.items()} for path, of in found.items()}
+        found = {path: {method: self._keyed(each) for method, each in of.items()} for path, of in found.items()}
         for path, message in _NOT_HERE.items():
-            refuse = _keyed(partial(_not_here, message))
+            refuse = self._keyed(partial(_not_here, message))
             found[path] = dict.fromkeys(("GET", "POST", "PUT", "DELETE", "PATCH"), refuse)
         return found
+
+    def _keyed(self, endpoint: Endpoint) -> Endpoint:
+        async def checked(request: Request) -> ASGIApp:
+            with self._counted(request):
+                return await endpoint(request)
+
+        return checked
+
+    @contextmanager
+    def _counted(self, request: Request) -> Iterator[None]:
+        """Count a request among its caller's that are in progress, which must have a key."""
+        owner = need_owner(request)
+        self._calls.requests.enter(owner)
+        request.scope[COUNTED] = True
+        try:
+            yield
+        finally:
+            self._calls.requests.leave(owner, 0)
 
     def _inside(self) -> dict[str, dict[str, Endpoint]]:
         interpreter = self._interpreter
@@ -138,23 +160,20 @@ class E2b:
 
     async def _streamed(self, begin: Callable[[Request, Valid], Awaitable[ASGIApp]], request: Request) -> ASGIApp:
         """Return an answer that may have no end of its own, as one of the caller's requests in progress."""
-        owner, token, sandbox = need_owner(request), _token(request.headers), request.scope[SANDBOX]
+        token, sandbox, caller = _token(request.headers), request.scope[SANDBOX], current_caller()
 
         async def valid() -> bool:
-            return self._calls.tokens.check(token, sandbox) is not None
+            found = self._calls.tokens.check(token, sandbox)
+            return found is not None and found.caller == caller
 
-        self._calls.requests.enter(owner)
-        try:
+        with ExitStack() as stack:
+            stack.enter_context(self._counted(request))
             response = await begin(request, valid)
-        except BaseException:
-            self._calls.requests.leave(owner, 0)
-            raise
+            counted = stack.pop_all()
 
         async def stream(scope: Scope, receive: Receive, send: Send) -> None:
-            try:
+            with counted:
                 await standing(response, self._ending, scope, receive, send)
-            finally:
-                self._calls.requests.leave(owner, 0)
 
         return stream
 
@@ -213,14 +232,6 @@ def _check_user(authorization: str, named: str | None) -> None:
 
 def _token(headers: Headers) -> str:
     return next((headers[name] for name in _TOKENS if name in headers), "")
-
-
-def _keyed(endpoint: Endpoint) -> Endpoint:
-    async def checked(request: Request) -> ASGIApp:
-        need_owner(request)
-        return await endpoint(request)
-
-    return checked
 
 
 def _told_plainly(endpoint: Endpoint) -> Endpoint:

@@ -187,7 +187,7 @@ def claim_of(body: Mapping[str, Any], owner: str) -> ClaimRequest:
     variables = body.get("envVars") or {}
     if not isinstance(variables, dict):
         raise _invalid("`envVars` is no object.")
-    plain = {name: {"value": value, "masked": False} for name, value in variables.items()}
+    plain = {name: {"value": value} for name, value in variables.items()}
     pauses = body.get("autoPause") is True
     return ClaimRequest(
         owner=owner,
@@ -195,7 +195,7 @@ def claim_of(body: Mapping[str, Any], owner: str) -> ClaimRequest:
         ttl=MAX_LIFETIME if pauses else seconds,
         idle_timeout=seconds,
         workspace=WorkspaceRequest(persistent=True) if pauses else None,
-        secrets=parse_secrets(plain, arguments.RUN_TOOLS, OTHER_NAMES),
+        secrets=parse_secrets(plain, arguments.RUN_TOOLS, OTHER_NAMES, masked=False),
         metadata=metadata_of(body.get("metadata") or {}),
     )
 

@@ -21,6 +21,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.rest.files import RestFiles
 
 MAX_FILES: Final = 1000  # in one request
+MAX_BOUNDARY: Final = 70  # characters, as RFC 2046 has it
 _STEP: Final = "Send multipart/form-data, or a single file as application/octet-stream."
 _OF_THE_BODY: Final = frozenset({b"content-length", b"content-type"})
 
@@ -93,8 +94,8 @@ class Contents:
     async def answer(self, request: Request) -> ASGIApp:
         """Read a file, or write some."""
         wanted = request.query_params.get("path")
-        if request.method == "GET":
-            inner = _inner(request, "GET", _checked(wanted))
+        if request.method != "POST":
+            inner = _inner(request, request.method, _checked(wanted))
             app = await self._files.answer(inner)
             return lambda _, receive, send: app(inner.scope, receive, send)
         if any(name.startswith("x-metadata-") for name in request.headers):
@@ -104,9 +105,10 @@ class Contents:
         kind, options = parse_options_header(request.headers.get("content-type"))
         if kind == b"application/octet-stream":
             return _written([await self._write(request, _checked(wanted), request.stream())])
-        if kind != b"multipart/form-data" or not options.get(b"boundary"):
+        boundary = options.get(b"boundary", b"")
+        if kind != b"multipart/form-data" or not 0 < len(boundary) <= MAX_BOUNDARY:
             raise SandpodError(ErrorCode.INVALID_ARGUMENT, "The body is no files.", next_step=_STEP)
-        pieces, paths = Multipart(options[b"boundary"]).pieces(request.stream()), list[str]()
+        pieces, paths = Multipart(boundary).pieces(request.stream()), list[str]()
         async for piece in pieces:
             if piece.kind == "head":
                 if len(paths) >= MAX_FILES:

@@ -114,7 +114,6 @@ class Interpreter:
                         for event in end_events(output.result, pictures):
                             yield _line(event)
         except SandpodError as error:
-            ended = True
             yield _line({"type": "error", "name": str(error.code), "value": sentence(error), "traceback": ""})
         finally:
             if not ended:

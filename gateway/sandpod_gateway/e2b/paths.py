@@ -12,17 +12,21 @@ HOME: Final = "/home/user"
 
 def inside(path: str) -> str:
     """Return a path of E2B's as the tools take it: relative to the workspace. Raises SandpodError (invalid_path)."""
-    whole = posixpath.normpath(posixpath.join(HOME, path.removeprefix("~/") if path != "~" else ""))
+    return _relative(path.removeprefix("~/") if path != "~" else "")
+
+
+def outside(path: str) -> str:
+    """Return a path of the tools' as E2B has it: below its home folder. Raises SandpodError (invalid_path)."""
+    return posixpath.normpath(posixpath.join(HOME, _relative(path)))
+
+
+def _relative(path: str) -> str:
+    whole = posixpath.normpath(posixpath.join(HOME, path))
     for root in (HOME, WORKSPACE):
         if whole == root or whole.startswith(f"{root}/"):
             return posixpath.relpath(whole, root)
     step = "Use a path that is relative or below /home/user."
     raise SandpodError(ErrorCode.INVALID_PATH, f"Files are in {HOME} alone, not elsewhere.", next_step=step)
-
-
-def outside(path: str) -> str:
-    """Return a path of the tools' as E2B has it: below its home folder, whatever it is relative to."""
-    return posixpath.normpath(posixpath.join(HOME, inside(path)))
 
 
 def folder(path: str | None) -> tuple[str, str]:

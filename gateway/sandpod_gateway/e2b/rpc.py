@@ -1,12 +1,13 @@
 """The services that are called by Connect RPC, by the names of their methods."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, aclosing
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.types import ASGIApp, Send
+from starlette.types import ASGIApp, Message, Send
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.e2b.calls import Calls, Valid
@@ -16,7 +17,9 @@ from sandpod_gateway.e2b.filesystem import Filesystem
 from sandpod_gateway.e2b.processes import Processes
 from sandpod_gateway.e2b.watches import Watches
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.rest.requests import need_owner, parsed, read_body
+from sandpod_gateway.http.routes import timely
+from sandpod_gateway.http.transports import until_ending
+from sandpod_gateway.rest.requests import key_needed, need_owner, parsed, read_body
 
 Unary = Callable[[Request, dict[str, Any]], Awaitable[dict[str, Any]]]
 Streaming = Callable[[Request, dict[str, Any], Valid], Awaitable[AsyncGenerator[dict[str, Any], None]]]
@@ -36,10 +39,13 @@ class Streamed(StreamingResponse):
 
 
 class Rpc:
-    """Answers calls."""
+    """Answers calls until the server is `ending`."""
 
-    def __init__(self, calls: Calls, processes: Processes, files: Filesystem, watches: Watches) -> None:
+    def __init__(
+        self, calls: Calls, processes: Processes, files: Filesystem, watches: Watches, ending: asyncio.Event
+    ) -> None:
         self._calls = calls
+        self._ending = ending
         self._stream_input = processes.stream_input
         self._elsewhere = watches.elsewhere
         self._unary: dict[str, Unary] = {
@@ -71,7 +77,7 @@ class Rpc:
         if name in self._streaming:
             return await self._answer_stream(request, self._streaming[name], valid)
         if name == "process.Process/StreamInput":
-            return await self._take_stream(request)
+            return await self._take_stream(request, valid)
         raise SandpodError(ErrorCode.NOT_FOUND, "There is no such method.", next_step="Use one of E2B's.")
 
     async def _answer_one(self, request: Request, method: Unary) -> ASGIApp:
@@ -90,24 +96,34 @@ class Rpc:
             messages = await method(request, parsed(next(Decoder().feed(body), b"")), valid)
         return Streamed(_enveloped(messages), media_type=STREAMED, headers={"X-Accel-Buffering": "no"})
 
-    async def _take_stream(self, request: Request) -> Response:
+    async def _take_stream(self, request: Request, valid: Valid) -> Response:
         _check_type(request, STREAMED)
-        said = envelope(await self._stream_input(request, self._messages(request)))
+        # What is called meanwhile does not look whether the client leaves: it would take parts of the body.
+        bodiless = Request(request.scope, _nothing)
+        said = envelope(await self._stream_input(bodiless, self._messages(request, valid)))
         return Response(said + ending(), media_type=STREAMED)
 
-    async def _messages(self, request: Request) -> AsyncIterator[dict[str, Any]]:
+    async def _messages(self, request: Request, valid: Valid) -> AsyncIterator[dict[str, Any]]:
         """Yield messages as they come; what is held of one that is not whole counts among its caller's."""
         decoder, owner, held = Decoder(), need_owner(request), 0
+        body = Request(request.scope, until_ending(self._ending, request.receive))
         try:
-            async for data in request.stream():
+            async for data in timely(body.stream()):
                 self._calls.requests.hold(owner, len(data))
                 held += len(data)
                 for message in decoder.feed(data):
+                    if not await valid():
+                        raise key_needed()
                     yield parsed(message)
                 self._calls.requests.drop(owner, held - decoder.rest)
                 held = decoder.rest
         finally:
             self._calls.requests.drop(owner, held)
+
+
+async def _nothing() -> Message:
+    await asyncio.Event().wait()
+    raise AssertionError
 
 
 def refused(error: SandpodError, request: Request) -> Response:

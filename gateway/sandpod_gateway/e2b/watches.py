@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator
 from http import HTTPStatus
 from typing import Any, Final
+from weakref import WeakSet
 
 from cachetools import TTLCache
 from starlette.requests import Request
@@ -31,7 +32,7 @@ from sandpod_gateway.rest.requests import key_needed
 PAUSE_SECONDS: Final = 0.5  # between two looks at a folder
 SHARE: Final = 10  # a look may take this part of the time
 KEEPALIVE_SECONDS: Final = 15.0
-MAX_WATCHERS: Final = 8  # of one caller
+MAX_WATCHES: Final = 16  # of one caller: streams and watchers
 MAX_ALL: Final = 200  # of all callers; each takes half a megabyte at most
 FORGET_SECONDS: Final = 3600.0  # after which a watcher that nobody asked is forgotten
 _NAME: Final = re.compile(r"([0-9a-f]{8})[0-9a-f]{8}-[0-9a-f]{32}", re.ASCII)  # of a watcher: where, and which
@@ -46,20 +47,17 @@ class Watches:
         self._calls = calls
         self._peers = peers
         self._kept: TTLCache[str, tuple[Watch, bool]] = TTLCache(MAX_ALL, FORGET_SECONDS)
+        self._open = WeakSet[Watch]()  # all that there are, even of a stream that was never begun
 
     async def watch_dir(
         self, request: Request, message: dict[str, Any], valid: Valid
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Stream what changes in a folder."""
         watch = await self._begin(request, message)
-        return _events(watch, valid, with_entry=message.get("includeEntry") is True)
+        return self._events(watch, valid, with_entry=message.get("includeEntry") is True)
 
     async def create_watcher(self, request: Request, message: dict[str, Any]) -> dict[str, Any]:
         """Begin to watch a folder."""
-        owner = current_owner()
-        if sum(watch.owner == owner for watch, _ in self._kept.values()) >= MAX_WATCHERS:
-            message_, step = f"You have {MAX_WATCHERS} watchers, the most for one caller.", "Remove one."
-            raise SandpodError(ErrorCode.RATE_LIMITED, message_, next_step=step)
         name = f"{self._peers.prefix}{secrets.token_hex(16)}"
         self._kept[name] = await self._begin(request, message), message.get("includeEntry") is True
         return {"watcherId": name}
@@ -70,7 +68,8 @@ class Watches:
         watch, with_entry = self._find(request, name)
         async with self._calls.act(request, "watch", like=_LIKE) as call:
             found = await watch.changes()
-            self._kept[name] = watch, with_entry  # from now on it has its time again
+            if name in self._kept:  # else it was removed meanwhile
+                self._kept[name] = watch, with_entry  # from now on it has its time again
             shown: list[Any] = call.masked([_event(change, watch, with_entry=with_entry) for change in found])
         return {"events": shown}
 
@@ -100,8 +99,19 @@ class Watches:
         path, recursive = path_in(message, "path"), message.get("recursive") is True
         async with self._calls.act(request, "watch", like=_LIKE):
             watch = Watch(self._calls.parts.files, current_owner(), request.scope[SANDBOX], path, recursive)
+            self._check_count(watch.owner)
+            self._open.add(watch)  # before anything is waited for, so that no other one takes its place
             await watch.changes()
         return watch
+
+    def _check_count(self, owner: str) -> None:
+        self._kept.expire()
+        if sum(each.owner == owner for each in self._open) >= MAX_WATCHES:
+            message = f"You have {MAX_WATCHES} watches, the most for one caller."
+            raise SandpodError(ErrorCode.RATE_LIMITED, message, next_step="End one.")
+        if len(self._open) >= MAX_ALL:
+            message = f"{MAX_ALL} folders are watched, the most that this server takes."
+            raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, message, next_step="Try again in a minute.")
 
     def _find(self, request: Request, name: str) -> tuple[Watch, bool]:
         found = self._kept.get(name)
@@ -109,28 +119,30 @@ class Watches:
             raise _no_watcher()
         return found
 
+    async def _events(self, watch: Watch, valid: Valid, *, with_entry: bool) -> AsyncGenerator[dict[str, Any], None]:
+        try:
+            yield {"start": {}}
+            said = time.monotonic()
+            while await valid():
+                begun = time.monotonic()
+                with calling(_LIKE) as call:
+                    found = await watch.changes()
+                    shown: list[Any] = call.masked([_event(change, watch, with_entry=with_entry) for change in found])
+                for event in shown:
+                    yield {"filesystem": event}
+                    said = time.monotonic()
+                now = time.monotonic()
+                if now - said > KEEPALIVE_SECONDS:
+                    yield {"keepalive": {}}
+                    said = now
+                await asyncio.sleep(max(PAUSE_SECONDS, SHARE * (now - begun)))
+        finally:
+            self._open.discard(watch)
+        raise key_needed()
+
 
 def _no_watcher() -> SandpodError:
     return SandpodError(ErrorCode.NOT_FOUND, "There is no such watcher.", next_step="Watch the folder again.")
-
-
-async def _events(watch: Watch, valid: Valid, *, with_entry: bool) -> AsyncGenerator[dict[str, Any], None]:
-    yield {"start": {}}
-    said = time.monotonic()
-    while await valid():
-        begun = time.monotonic()
-        with calling(_LIKE) as call:
-            found = await watch.changes()
-            shown: list[Any] = call.masked([_event(change, watch, with_entry=with_entry) for change in found])
-        for event in shown:
-            yield {"filesystem": event}
-            said = time.monotonic()
-        now = time.monotonic()
-        if now - said > KEEPALIVE_SECONDS:
-            yield {"keepalive": {}}
-            said = now
-        await asyncio.sleep(max(PAUSE_SECONDS, SHARE * (now - begun)))
-    raise key_needed()
 
 
 def _event(change: Change, watch: Watch, *, with_entry: bool) -> dict[str, Any]:

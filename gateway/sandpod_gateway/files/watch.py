@@ -1,5 +1,6 @@
 """What has changed in a folder between two looks at it: nothing in the sandbox watches it meanwhile."""
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -9,6 +10,8 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.paths import check_path
 from sandpod_gateway.files.service import MAX_ENTRIES, Entry, Files, Listing
 from sandpod_gateway.runner.messages import checked
+from sandpod_gateway.sandboxes.endings import unusable
+from sandpod_gateway.sandboxes.requests import ask_runner
 
 Mark = tuple[str, int, float]
 """What is kept of a file: its kind, size and time."""
@@ -22,9 +25,12 @@ class Change(NamedTuple):
     entry: FileEntry | None = None  # as it is now
 
 
-@dataclass
+@dataclass(eq=False)
 class Watch:
-    """A folder of a sandbox, as it was at the last look; `recursive` with all below it."""
+    """A folder of a sandbox, as it was at the last look; `recursive` with all below it.
+
+    The first look is a use of the sandbox. The others neither resume it nor keep it from being suspended.
+    """
 
     files: Files
     owner: str
@@ -32,21 +38,32 @@ class Watch:
     path: str
     recursive: bool
     _seen: Mapping[str, Mark] | None = field(default=None, init=False)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # each change is told once
 
     async def changes(self) -> list[Change]:
         """Return what has changed since the last look; nothing at the first one.
 
-        Raises invalid_path, not_found (the folder is gone), quota_exceeded (it holds too much), or as `Files.ask`.
+        Raises invalid_path, not_found (the folder is gone), quota_exceeded (it holds too much), session_busy (the
+        sandbox is suspended), or as `Files.ask`.
         """
-        before, now = self._seen, await self._look()
-        self._seen = {entry.path: mark(entry) for entry in now}
+        async with self._lock:
+            before, now = self._seen, await self._look()
+            self._seen = {entry.path: mark(entry) for entry in now}
         return [] if before is None else list(changes(before, now))
 
     async def _look(self) -> Sequence[Entry]:
         check_path(self.path)
         fields = {"op": "list", "path": self.path, "recursive": self.recursive, "limit": MAX_ENTRIES}
-        _, reply = await self.files.ask(self.owner, self.sandbox, fields)
-        listing = checked(Listing, reply)
+        sandboxes, first = self.files.sandboxes, self._seen is None
+        if first:
+            record = await sandboxes.resolve(self.owner, self.sandbox, make=False)
+        else:
+            record = await sandboxes.find(self.owner, self.sandbox)
+            if record.status != "Ready":
+                raise unusable(record)
+            await sandboxes.secrets.of(record)
+        ask = ask_runner(sandboxes, record, lambda connection: connection.ask("file", fields), again=True, use=first)
+        listing = checked(Listing, await ask)
         if listing.truncated:
             message = f"There are over {MAX_ENTRIES} files in this folder, too many to watch."
             raise SandpodError(ErrorCode.QUOTA_EXCEEDED, message, next_step="Watch a folder below it.")

@@ -121,7 +121,7 @@ class FileRoutes:
             raise SandpodError(ErrorCode.RATE_LIMITED, message, next_step=step, retry_after=RETRY_SECONDS)
         self._uploads[sandbox] += 1
         try:
-            size = await self.transfers.write(holder, sandbox, path, _timely(request.stream()))
+            size = await self.transfers.write(holder, sandbox, path, timely(request.stream()))
             return JSONResponse({"sandbox": sandbox, "path": path, "size": size}, status_code=201)
         finally:
             self._uploads -= Counter([sandbox])  # keeps no zeros
@@ -170,7 +170,7 @@ class _Stream(StreamingResponse):
             note(error=error.code)
 
 
-async def _timely(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def timely(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield what comes; a SandpodError (timeout) where nothing comes for `SILENCE` seconds."""
     while True:
         try:
@@ -180,7 +180,7 @@ async def _timely(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             return
         except TimeoutError as error:
             message = f"Nothing came for {SILENCE:.0f} seconds."
-            raise SandpodError(ErrorCode.TIMEOUT, message, next_step="Send the file again.") from error
+            raise SandpodError(ErrorCode.TIMEOUT, message, next_step="Send it again.") from error
         yield chunk
 
 

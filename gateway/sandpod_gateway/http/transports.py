@@ -128,9 +128,8 @@ class Transports:
         return send_on
 
 
-async def standing(app: ASGIApp, ending: asyncio.Event, scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve a request whose answer has no end of its own: it ends with the server, as if the client had left."""
-    last: Message = {}
+def until_ending(ending: asyncio.Event, receive: Receive) -> Receive:
+    """Return a `receive` for which the client leaves when the server ends."""
 
     async def receive_on() -> Message:
         end, message = asyncio.ensure_future(ending.wait()), asyncio.ensure_future(receive())
@@ -141,12 +140,19 @@ async def standing(app: ASGIApp, ending: asyncio.Event, scope: Scope, receive: R
             end.cancel()
             message.cancel()
 
+    return receive_on
+
+
+async def standing(app: ASGIApp, ending: asyncio.Event, scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve a request whose answer has no end of its own: it ends with the server, as if the client had left."""
+    last: Message = {}
+
     async def send_on(message: Message) -> None:
         nonlocal last
         last = message
         await send(message)
 
-    await app(scope, receive_on, send_on)
+    await app(scope, until_ending(ending, receive), send_on)
     if ending.is_set() and (last.get("more_body") or last.get("type") == "http.response.start"):
         await send({"type": "http.response.body", "body": b""})
 

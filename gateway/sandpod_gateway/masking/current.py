@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.masking.masker import Masker
 
 
@@ -28,11 +29,14 @@ _current: ContextVar[Call | None] = ContextVar("call", default=None)
 
 @contextmanager
 def calling(tool: str = "") -> Iterator[Call]:
-    """Answer a call within the block."""
+    """Answer a call within the block; a refusal that it ends with is masked."""
     call = Call(tool)
     token = _current.set(call)
     try:
         yield call
+    except SandpodError as error:
+        error.message, error.cause = call.masked([error.message, error.cause])
+        raise
     finally:
         _current.reset(token)
 

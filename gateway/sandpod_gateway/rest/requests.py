@@ -14,6 +14,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.limits import BODY_SECONDS, Requests, until_left
 
 ACTS: Final = "sandpod.acts"  # in a request's scope: a list of what it has become, which has a record of its own
+COUNTED: Final = "sandpod.counted"  # in a request's scope: it is one of its caller's requests in progress already
 _LARGE: Final = "Send large data as one string, or as a file."
 _OBJECT: Final = "Send one JSON object, or no body at all."
 
@@ -43,8 +44,10 @@ async def read_body(request: Request, requests: Requests, held: ExitStack) -> by
     Raises SandpodError: upload_too_large, timeout, rate_limited. ClientDisconnect.
     """
     owner, body = need_owner(request), bytearray()
-    requests.enter(owner)
-    held.callback(lambda: requests.leave(owner, len(body)))
+    if COUNTED not in request.scope:
+        requests.enter(owner)
+        held.callback(lambda: requests.leave(owner, 0))
+    held.callback(lambda: requests.drop(owner, len(body)))
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for part in request.stream():

@@ -34,7 +34,7 @@ class Load(NamedTuple):
 
 
 async def load_of(sandboxes: Sandboxes, record: SandboxRecord) -> Load:
-    """Return what a sandbox uses, which runs. Raises sandbox_lost, backend_error."""
+    """Return what a sandbox uses, which runs; to ask is no use of it. Raises sandbox_lost, backend_error."""
 
     async def measure(connection: RunnerConnection) -> Load:
         first, begun = checked(_Usage, await connection.ask("usage")), time.monotonic()
@@ -43,4 +43,4 @@ async def load_of(sandboxes: Sandboxes, record: SandboxRecord) -> Load:
         processors = max(0.0, last.cpu - first.cpu) / took
         return Load(processors, last.memory or 0, last.memory_limit or 0, last.disk, last.disk_limit)
 
-    return await ask_runner(sandboxes, record, measure, again=True)
+    return await ask_runner(sandboxes, record, measure, again=True, use=False)

@@ -18,27 +18,35 @@ _T = TypeVar("_T")
 
 
 async def ask_runner(
-    sandboxes: Sandboxes, record: SandboxRecord, ask: Callable[[RunnerConnection], Awaitable[_T]], *, again: bool
+    sandboxes: Sandboxes,
+    record: SandboxRecord,
+    ask: Callable[[RunnerConnection], Awaitable[_T]],
+    *,
+    again: bool,
+    use: bool = True,
 ) -> _T:
     """Return the result of `ask` with the sandbox's connection; with `again` it is repeated where the stream is lost.
 
-    Raises sandbox_lost, or what `ask` raises.
+    Unless it is a `use` of the sandbox, that may be suspended meanwhile. Raises sandbox_lost, or what `ask` raises.
     """
     if again:
         try:
-            async with sandboxes.connection(record) as connection:
+            async with sandboxes.connection(record, use=use) as connection:
                 return await ask(connection)
         except ConnectionLostError:
             pass
-    async with talking(sandboxes, record, doubt="" if again else "; whether it was done is not known") as connection:
+    doubt = "" if again else "; whether it was done is not known"
+    async with talking(sandboxes, record, doubt=doubt, use=use) as connection:
         return await ask(connection)
 
 
 @asynccontextmanager
-async def talking(sandboxes: Sandboxes, record: SandboxRecord, *, doubt: str = "") -> AsyncIterator[RunnerConnection]:
+async def talking(
+    sandboxes: Sandboxes, record: SandboxRecord, *, doubt: str = "", use: bool = True
+) -> AsyncIterator[RunnerConnection]:
     """Give the sandbox's connection. Raises sandbox_lost, whose message ends with `doubt`."""
     try:
-        async with sandboxes.connection(record) as connection:
+        async with sandboxes.connection(record, use=use) as connection:
             yield connection
     except ConnectionLostError as error:
         raise sandbox_lost(error, doubt) from error

@@ -71,7 +71,6 @@ class _Given(StrictModel):
     value: Annotated[str | None, Field(repr=False)] = None
     secret: SecretObjectName | None = None
     key: SecretKey | None = None
-    masked: bool = True
     tools: Annotated[list[_ToolName], Field(max_length=16)] = Field(default_factory=list)
     languages: Annotated[list[_LanguageName], Field(max_length=16)] = Field(default_factory=list)
 
@@ -81,7 +80,9 @@ _FORMS: Final = (
 )
 
 
-def parse_secrets(given: Mapping[Any, Any], tools: Iterable[str], other_names: Mapping[str, str]) -> tuple[Secret, ...]:
+def parse_secrets(
+    given: Mapping[Any, Any], tools: Iterable[str], other_names: Mapping[str, str], *, masked: bool = True
+) -> tuple[Secret, ...]:
     """Return what a call gives: each name with its value, or with `value` or `secret` and `key`, `tools`, `languages`.
 
     `tools` are those that run something, and `other_names` are what languages are called as well.
@@ -89,7 +90,7 @@ def parse_secrets(given: Mapping[Any, Any], tools: Iterable[str], other_names: M
     """
     if len(given) > MAX_SECRETS:
         raise _refusal(f"There are over {MAX_SECRETS} secrets.", "Give fewer.")
-    secrets = tuple(_parsed(name, value, other_names) for name, value in given.items())
+    secrets = tuple(_parsed(name, value, other_names, masked=masked) for name, value in given.items())
     known = sorted(tools)
     if any(not secret.tools <= set(known) for secret in secrets):
         raise _refusal("`tools` of a secret names a tool that runs nothing.", f"Use some of: {', '.join(known)}.")
@@ -98,7 +99,7 @@ def parse_secrets(given: Mapping[Any, Any], tools: Iterable[str], other_names: M
     return secrets
 
 
-def _parsed(name: Any, given: Any, other_names: Mapping[str, str]) -> Secret:
+def _parsed(name: Any, given: Any, other_names: Mapping[str, str], *, masked: bool) -> Secret:
     if not isinstance(name, str) or SECRET_NAME.fullmatch(name) is None:
         step = "Use a name such as API_TOKEN, of letters, digits and underscores; the value stands after it."
         raise _refusal("A secret's name is not that of an environment variable.", step)
@@ -112,12 +113,12 @@ def _parsed(name: Any, given: Any, other_names: Mapping[str, str]) -> Secret:
         message = f"The secret {name} is wrong: {field_name} is missing, unknown or of another form."
         raise _refusal(message, _FORMS) from None
     languages = frozenset(other_names.get(language, language) for language in parsed.languages)
-    secret = replace(Secret.limited(name, parsed.tools, languages, parsed.value or ""), masked=parsed.masked)
+    secret = replace(Secret.limited(name, parsed.tools, languages, parsed.value or ""), masked=masked)
     if parsed.secret is not None and parsed.key is not None and parsed.value is None:
         return replace(secret, reference=Reference(parsed.secret, parsed.key))
     if parsed.value is None or parsed.secret is not None or parsed.key is not None:
         raise _refusal(f"The secret {name} needs either a value, or a Secret and its key.", _FORMS)
-    if problem := value_problem(parsed.value, masked=parsed.masked):
+    if problem := value_problem(parsed.value, masked=masked):
         raise _refusal(f"The value of secret {name} {problem}.", "Correct it, or pass what is no secret as `env`.")
     return secret
 

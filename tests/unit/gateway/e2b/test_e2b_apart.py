@@ -2,8 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -12,15 +10,11 @@ import httpx2
 import pytest
 
 from fakes.backend import FakeBackend
-from sandpod_gateway.app import Gateway
 from sandpod_gateway.audit.settings import AuditSettings
-from sandpod_gateway.auth.links import MemoryStore
 from sandpod_gateway.e2b.connect import Decoder, envelope
 from sandpod_gateway.http import attempts
-from sandpod_gateway.settings import AuthSettings, E2bSettings, Settings
-from support.gateway.fake_gateway import keys_file
-from support.gateway.server import listening
-from support.gateway.team import team
+from sandpod_gateway.settings import E2bSettings
+from support.gateway.e2b import STREAMS, place
 
 ONE: Final = "/sandboxes/{sandbox}"
 MANAGING: Final = [
@@ -35,10 +29,6 @@ UNARY: Final = [
     *(f"/filesystem.Filesystem/{name}" for name in ("Stat", "MakeDir", "Move", "ListDir", "Remove")),
     *(f"/filesystem.Filesystem/{name}" for name in ("CreateWatcher", "GetWatcherEvents", "RemoveWatcher")),
 ]
-STREAMS: Final = [
-    *(f"/process.Process/{name}" for name in ("Start", "Connect", "StreamInput")),
-    "/filesystem.Filesystem/WatchDir",
-]
 INSIDE: Final = [
     *(("GET", path) for path in ("/health", "/files?path=a", "/contexts")),
     *(("POST", path) for path in ("/files?path=a", "/execute", "/contexts", "/contexts/c/restart")),
@@ -46,48 +36,6 @@ INSIDE: Final = [
     *(("POST", path) for path in (*UNARY, *STREAMS)),
 ]
 DOMAIN: Final = "box.example.com"
-
-
-class Place:
-    """A gateway, and clients with the keys of its users."""
-
-    def __init__(self, address: str, keys: dict[str, str]) -> None:
-        self.address = address
-        self.keys = keys
-
-    async def send(self, user: str | None, method: str, path: str, **options: Any) -> httpx2.Response:
-        headers = {"x-api-key": self.keys[user]} if user else {}
-        headers |= options.pop("headers", {})
-        async with httpx2.AsyncClient(base_url=f"{self.address}/e2b", timeout=60) as http:
-            return await http.request(method, path, headers=headers, **options)
-
-    async def inside(self, sandbox: str, token: str, method: str, path: str, **options: Any) -> httpx2.Response:
-        """Send a request for what is in a sandbox, by default with a body that its route takes."""
-        headers = {"e2b-sandbox-id": sandbox, "e2b-traffic-access-token": token, **options.pop("headers", {})}
-        if path in STREAMS:
-            headers.setdefault("content-type", "application/connect+json")
-            options.setdefault("content", envelope({"path": ".", "process": {"cmd": "ls"}, "start": {}}))
-        elif method == "POST" and path.partition("?")[0] == "/files":
-            headers.setdefault("content-type", "application/octet-stream")
-            options.setdefault("content", b"x")
-        elif method == "POST" and not options:
-            options["json"] = dict.fromkeys(("path", "source", "destination"), "a")
-            options["json"] |= {"code": "print(1)", "process": {"pid": 1}}
-        return await self.send(None, method, path, headers=headers, **options)
-
-    async def made(self, user: str = "ann", **body: Any) -> tuple[str, str]:
-        """Return a new sandbox of a user, and the token for it."""
-        answer = await self.send(user, "POST", "/v2/sandboxes", json=body)
-        assert answer.status_code == 201, answer.text
-        return answer.json()["sandboxID"], answer.json()["envdAccessToken"]
-
-
-@asynccontextmanager
-async def place(folder: Path, backend: FakeBackend | None = None, **settings: Any) -> AsyncIterator[Place]:
-    path, keys = keys_file(folder, "ann", "eve")
-    made = Settings(auth=AuthSettings(keys_file=path), **settings)
-    async with listening(Gateway(made, backend or FakeBackend()), made) as address:
-        yield Place(address, dict(zip(("ann", "eve"), keys, strict=True)))
 
 
 def refusal(answer: httpx2.Response) -> dict[str, Any]:
@@ -174,14 +122,21 @@ async def test_a_sandbox_is_kept_as_long_as_is_asked_and_gone_afterwards(tmp_pat
                 assert "was not found" in refused["message"]
 
 
-async def test_a_sandbox_is_paused_and_resumed_by_connect(tmp_path: Path) -> None:
+async def test_a_sandbox_is_paused_and_resumed_by_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = FakeBackend()
     async with place(tmp_path, backend) as here:
         sandbox, token = await here.made()
         backend._live[sandbox] = replace(backend._live[sandbox], persistent=True)
         found = (await here.send("ann", "GET", f"/sandboxes/{sandbox}")).json()
         assert found["lifecycle"] == {"onTimeout": "pause", "autoResume": True}
-        assert (await here.send("ann", "POST", f"/sandboxes/{sandbox}/pause")).status_code == 204
+        async with here.streamed(sandbox, token, "/filesystem.Filesystem/WatchDir", {"path": "."}) as watched:
+            assert await anext(watched) == {"start": {}}
+            monkeypatch.setattr(backend, "touch", None)  # neither a look nor a measurement is a use
+            assert len((await here.send("ann", "GET", f"/sandboxes/{sandbox}/metrics")).json()) == 1
+            assert (await here.send("ann", "POST", f"/sandboxes/{sandbox}/pause")).status_code == 204
+            monkeypatch.undo()
+            assert [each["error"]["code"] async for each in watched] == ["failed_precondition"]
+        assert backend.wakes == 0
         [listed] = (await here.send("ann", "GET", "/v2/sandboxes", params={"state": "paused"})).json()
         assert (listed["sandboxID"], listed["state"]) == (sandbox, "paused")
         assert (await here.inside(sandbox, token, "GET", "/health")).status_code == 502
@@ -229,6 +184,8 @@ async def test_hosts_of_sandboxes_lead_to_them_and_other_ports_to_nothing(tmp_pa
         for port, path, status in ((49983, "/health", 204), (49999, "/contexts", 200), (8080, "/health", 501)):
             headers = {**token, "host": f"{port}-{sandbox}.{DOMAIN}", "e2b-sandbox-id": "other"}
             assert (await http.get(path, headers=headers)).status_code == status
+        for path in ("/mcp", "/api/v1/sandboxes"):  # which no host of a sandbox leads to
+            assert (await http.get(path, headers={**key, "host": f"www.{DOMAIN}"})).status_code == 421
         headers = {**token, "e2b-sandbox-id": sandbox, "host": "evil.example"}
         assert (await http.get("/e2b/health", headers=headers)).status_code == 421
     async with place(tmp_path, e2b=E2bSettings(enabled=False)) as here:
@@ -287,6 +244,8 @@ async def test_what_cannot_be_had_and_what_no_client_sends_is_refused_in_a_sente
                 {"headers": {"content-type": "multipart/form-data; boundary=B"}, "content": b"--B"},
                 400,
             ),
+            ("POST", "/files", {"headers": {"content-type": f"multipart/form-data; boundary={'B' * 300}"}}, 400),
+            ("HEAD", "/files?path=none", {"headers": {"content-type": "application/octet-stream"}}, 404),
             ("POST", "/execute", {"json": {"language": "cobol", "code": "1"}}, 400),
             ("POST", "/execute", {"json": {"context_id": "none", "code": "1"}}, 404),
             ("POST", "/contexts", {"json": {"language": "bash"}}, 400),
@@ -354,25 +313,3 @@ async def test_every_route_leaves_a_record(tmp_path: Path) -> None:
         "delete_file": 1,
         "watch": 2,
     }
-
-
-async def test_a_watcher_is_asked_at_any_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = MemoryStore()
-    monkeypatch.setattr(FakeBackend, "link_store", lambda _: store)
-    async with team(monkeypatch) as made:
-        here, there = (Place(each.address, {"ann": "none"}) for each in await made.both())
-        sandbox, token = await here.made("ann")
-
-        async def ask(place: Place, name: str, status: int = 200, **message: Any) -> dict[str, Any]:
-            path = f"/filesystem.Filesystem/{name}"
-            answer = await place.inside(sandbox, token, "POST", path, json=message)
-            assert answer.status_code == status, answer.text
-            return dict(answer.json())
-
-        watcher = (await ask(here, "CreateWatcher", path="."))["watcherId"]
-        await here.inside(sandbox, token, "POST", "/files?path=a")
-        events = (await ask(there, "GetWatcherEvents", watcherId=watcher))["events"]
-        assert [each["type"] for each in events] == ["EVENT_TYPE_CREATE", "EVENT_TYPE_WRITE"]
-        assert await ask(there, "RemoveWatcher", watcherId=watcher) == {}
-        for place in (here, there):
-            assert (await ask(place, "GetWatcherEvents", 404, watcherId=watcher))["code"] == "not_found"

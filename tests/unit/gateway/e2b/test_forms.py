@@ -32,8 +32,9 @@ from sandpod_gateway.errors import SandpodError
 )
 def test_home_and_workspace_are_one_folder(given: str, meant: str) -> None:
     assert inside(given) == meant
-    assert outside(given) == ("/home/user" if meant == "." else f"/home/user/{meant}")
+    assert outside(meant) == ("/home/user" if meant == "." else f"/home/user/{meant}")
     assert folder(given) == (meant, "")
+    assert outside("~/a") == "/home/user/~/a"  # the tools have no other name of the home folder
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "..", "../x", "/home/username", "/home/user/../../tmp", "/workspaces"])
@@ -42,6 +43,8 @@ def test_no_other_folder_is_in_it(path: str) -> None:
         inside(path)
     assert refused.value.code == "invalid_path"
     assert folder(path)[0] == "."
+    with pytest.raises(SandpodError):
+        outside(path)
 
 
 def test_a_stream_is_read_however_it_is_cut() -> None:

@@ -1,5 +1,8 @@
 """What has changed in a folder between two looks at it."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -28,17 +31,49 @@ def test_what_is_new_gone_or_written_to_is_told_apart() -> None:
     ]
 
 
-async def test_a_folder_that_holds_too_much_is_not_watched() -> None:
-    class Full:
-        truncated = False
+class Folder:
+    """A sandbox with one folder, and what leads to it."""
 
-        async def ask(self, *_: Any) -> tuple[str, Frame]:
-            return "sbx", Frame({"t": "reply", "entries": [], "truncated": self.truncated}, b"")
+    def __init__(self) -> None:
+        self.status = "Ready"
+        self.message = self.reason = None
+        self.listing: dict[str, Any] = {"entries": []}
+        self.uses: list[bool] = []
+        self.sandboxes = self.secrets = self
 
-    files: Any = Full()
-    watch = Watch(files, "ann", "sbx", ".", recursive=True)
-    assert await watch.changes() == await watch.changes() == []
-    files.truncated = True
-    with pytest.raises(SandpodError) as refused:
-        await watch.changes()
-    assert refused.value.code == "quota_exceeded"
+    async def resolve(self, *_: str, make: bool) -> Any:
+        assert not make
+        return self
+
+    async def find(self, *_: str) -> Any:
+        return self
+
+    async def of(self, _: Any) -> None:
+        pass
+
+    @asynccontextmanager
+    async def connection(self, _: Any, *, use: bool) -> AsyncIterator[Any]:
+        self.uses.append(use)
+        yield self
+
+    async def ask(self, *_: Any) -> Frame:
+        await asyncio.sleep(0)
+        return Frame({"t": "reply", **self.listing}, b"")
+
+
+async def test_a_watch_ends_where_it_finds_too_much_or_a_sandbox_that_is_suspended() -> None:
+    folder: Any = Folder()
+    watch = Watch(folder, "ann", "sbx", ".", recursive=True)
+    assert await watch.changes() == []
+    folder.listing["entries"] = [entry("new").model_dump()]
+    told = await asyncio.gather(watch.changes(), watch.changes())
+    assert [[each.kind for each in found] for found in told] == [["create", "write"], []]
+    for change, code in (
+        ({"listing": {"entries": [], "truncated": True}}, "quota_exceeded"),
+        ({"status": "Suspended"}, "session_busy"),
+    ):
+        vars(folder).update(change)
+        with pytest.raises(SandpodError) as refused:
+            await watch.changes()
+        assert refused.value.code == code
+    assert folder.uses == [True, False, False, False]

@@ -13,6 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.masking.current import calling
 from sandpod_gateway.masking.forms import forms
 from sandpod_gateway.masking.masker import ANCHOR, SHOWN, Masker, StreamMasker
 
@@ -190,3 +193,14 @@ def test_forms_of_random_values_are_as_long_as_is_said() -> None:
     for size in (8, 40, 500):
         value = os.urandom(size).decode("latin-1").replace("\0", "x")
         assert max(map(len, forms(value))) <= 6 * len(value.strip().encode()) or size == 8
+
+
+def test_a_refusal_that_a_call_ends_with_is_masked() -> None:
+    def refuse() -> None:
+        with calling() as call:
+            call.maskers.append(MASKER)
+            raise SandpodError(ErrorCode.NOT_FOUND, f"No {VALUE}.", cause=VALUE, next_step="")
+
+    with pytest.raises(SandpodError) as refused:
+        refuse()
+    assert (refused.value.message, refused.value.cause) == (f"No {SHOWN_AS.decode()}.", SHOWN_AS.decode())

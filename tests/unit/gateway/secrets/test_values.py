@@ -27,8 +27,8 @@ VALUE: Final = "v-a-l-u-e-1234"
 TOOLS: Final = ("run_python_code", "start_run")
 
 
-def parse(given: Any) -> tuple[Secret, ...]:
-    return parse_secrets(given, TOOLS, OTHER_NAMES)
+def parse(given: Any, *, masked: bool = True) -> tuple[Secret, ...]:
+    return parse_secrets(given, TOOLS, OTHER_NAMES, masked=masked)
 
 
 def test_secret_is_a_value_or_a_value_with_its_scope() -> None:
@@ -49,10 +49,12 @@ def test_secret_can_refer_to_one_that_the_administrator_keeps() -> None:
 
 
 def test_value_that_is_not_masked_may_be_short_and_stays_so_when_it_is_kept() -> None:
-    hidden, plain = parse({"A": VALUE, "B": {"value": "1", "masked": False}})
+    [hidden], [plain] = parse({"A": VALUE}), parse({"B": {"value": "1"}}, masked=False)
     assert (hidden.masked, plain.masked, plain.value) == (True, False, "1")
     assert load(dump((hidden, plain))) == (hidden, plain)
     assert SecretSet(from_session=(plain,)).masker is None
+    with pytest.raises(SandpodError, match="is missing, unknown"):
+        parse({"A": {"value": VALUE, "masked": False}})
 
 
 @pytest.mark.parametrize(
