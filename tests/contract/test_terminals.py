@@ -20,6 +20,7 @@ from support.gateway.terminal import TerminalClient, terminal
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs_userns]
 
 VALUE = "s3cr3t/Value+0123456789"
+SOURCES = (("TOKEN", "value"), ("LONG", "long"))
 
 
 async def refused(address: str, **how: Any) -> tuple[int, dict[str, Any]]:
@@ -124,7 +125,8 @@ async def test_who_may_not_is_refused_and_secrets_are_hidden(tmp_path: Path, mon
     path.write_text(yaml.safe_dump({"keys": entries}))
     mine, others, reading = (key for key, _ in made)
     (tmp_path / "value").write_text(VALUE)
-    sources = json.dumps([{"name": "TOKEN", "file": str(tmp_path / "value")}])
+    (tmp_path / "long").write_text("s3cr3t" * 500)
+    sources = json.dumps([{"name": name, "file": str(tmp_path / file)} for name, file in SOURCES])
     audit = tmp_path / "audit"
     flags = (
         "--auth.keys-file",
@@ -158,6 +160,7 @@ async def test_who_may_not_is_refused_and_secrets_are_hidden(tmp_path: Path, mon
         for key, sandbox in ((others, "default"), (others, name.partition(".")[0])):
             assert (await error_of(address, key=key, sandbox=sandbox, terminal=name))[0] == "not_found"
 
+        await hides_much(address, mine)
         path.write_text(yaml.safe_dump({"keys": entries[1:]}))
         last, code = await shell.last()
         assert (last["error"]["error"] if last else None, code) == ("unauthorized", 1008)
@@ -177,6 +180,15 @@ async def test_who_may_not_is_refused_and_secrets_are_hidden(tmp_path: Path, mon
     assert (first["error"], first["bytes_in"] > 0, first["bytes_out"] > 0) == ("unauthorized", True, True)
     assert "error" not in last_one
     assert VALUE not in audit.read_text()
+
+
+async def hides_much(address: str, key: str) -> None:
+    """What is hidden need not be acknowledged, by a client that does that now and then."""
+    command = 'for i in $(seq 500); do printf %s "$LONG"; done'
+    async with terminal(address, key=key, command=command) as client:
+        client.every = 64 * 1024
+        assert (await client.last())[1] == 1000
+        assert client.got == b"[secret LONG]" * 500
 
 
 async def until_accepted(

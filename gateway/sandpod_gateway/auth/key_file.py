@@ -2,7 +2,6 @@
 
 import asyncio
 import fcntl
-import logging
 import os
 import tempfile
 from collections.abc import Callable
@@ -11,10 +10,8 @@ from typing import Final
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.api_keys import MAX_FILE, KeyFile, parse_keys
-from sandpod_gateway.errors import SandpodError, StartError
+from sandpod_gateway.errors import StartError
 from sandpod_gateway.temporary import locked
-
-logger = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 1.0  # between two looks at the file
 
@@ -38,20 +35,14 @@ class WatchedFile:
             await asyncio.sleep(POLL_SECONDS)
 
     async def change(self, change: Callable[[KeyFile], KeyFile]) -> KeyFile:
-        """Replace the file; see `KeySource.change`."""
+        """Replace the file; see `KeySource.change`. Raises StartError as `change_file` does."""
         made: list[KeyFile] = []
 
         def changed(keys: KeyFile) -> KeyFile:
             made[:] = [change(keys)]
             return made[0]
 
-        try:
-            await asyncio.to_thread(change_file, self._path, changed)
-        except StartError as error:
-            # Its words name the file, which is the administrator's to know.
-            logger.warning("the keys can't be changed: %s", error)
-            step = "Tell the administrator: the server's log says why."
-            raise SandpodError(error.code, "The server's keys can't be changed.", next_step=step) from error
+        await asyncio.to_thread(change_file, self._path, changed)
         return made[0]
 
     def _read(self) -> KeyFile:

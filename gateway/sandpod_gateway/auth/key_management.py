@@ -1,5 +1,6 @@
 """Makes, rotates and revokes API keys: what `sandpod keys` and the REST API do to them, and who may do that."""
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,9 @@ from sandpod_gateway.api.toolsets import ALL, expanded
 from sandpod_gateway.auth.api_keys import MAX_KEYS, KeyEntry, KeyFile, make_key
 from sandpod_gateway.auth.callers import Caller, owner_of
 from sandpod_gateway.auth.key_source import KeySource
-from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.errors import SandpodError, StartError
+
+logger = logging.getLogger(__name__)
 
 MAX_DAYS: Final = 36_500
 MAX_GRACE: Final = 24 * 365  # hours
@@ -147,7 +150,13 @@ class KeyManager:
             message = "This server's keys are not changed by its callers."
             step = "Ask the administrator, who has `sandpod keys` and the setting auth.change_keys."
             raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
-        self.use(await source.change(change))
+        try:
+            self.use(await source.change(change))
+        except StartError as error:
+            # Its words name the file or Secret, which is the administrator's to know.
+            logger.warning("the keys can't be changed: %s", error)
+            step = "Tell the administrator: the server's log says why."
+            raise SandpodError(error.code, "The server's keys can't be changed.", next_step=step) from error
 
     def _source(self) -> KeySource:
         if self.source is None:

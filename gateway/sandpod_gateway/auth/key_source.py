@@ -21,5 +21,6 @@ class KeySource(Protocol):
     async def change(self, change: Callable[[KeyFile], KeyFile]) -> KeyFile:
         """Replace the keys by what `change` makes of them, and return that; nobody else changes them meanwhile.
 
-        It may be called more than once. What it raises is raised, and nothing is changed then.
+        It may be called more than once. What it raises is raised, and nothing is changed then. StartError names the
+        place, which is not for callers to know.
         """

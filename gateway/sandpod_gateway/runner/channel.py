@@ -177,7 +177,8 @@ class Channel:
                     ):
                         raise
                     if self._opened.done() and self._opened.exception() is None:
-                        last, pause = clock(), 0.0
+                        # One that is lost as soon as it is opened is not opened again at once.
+                        last, pause = clock(), (0.0 if clock() - last > 3 * PAUSE else pause)
                     if clock() - last > protocol.CHANNEL_GRACE:
                         raise _lost(error) from error
                 await asyncio.sleep(pause)

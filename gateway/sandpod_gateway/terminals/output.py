@@ -4,8 +4,13 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from sandpod_gateway.masking.masker import SHOWN, Masker, StreamMasker
+from sandpod_runner.protocol.messages import CHANNEL_WINDOW
 
-_STEP: Final = 4096  # bytes between two places that can be gone on from
+ACK_EVERY: Final = CHANNEL_WINDOW // 2  # bytes that a client may get before it acknowledges them
+_KEPT: Final = CHANNEL_WINDOW * 5 // 8
+"""Bytes that programs wrote which wait for a client that may be waiting for more. Room for more is left then, whenever
+it is that the sandbox hears of it."""
+_STEP, _PIECE = 4096, 16384  # least and most bytes between two places that can be gone on from
 
 
 class Place(NamedTuple):
@@ -25,7 +30,7 @@ class Output:
     def __init__(self, begin: Place, masker: Masker | None, received: int | None = None) -> None:
         """Begin at a place; a client that has `received` more than what is shown by then does not get that again."""
         self._written, self.shown = begin.written, begin.shown
-        self._has = begin.shown if received is None else received
+        self._has = self._got = begin.shown if received is None else received
         self._masker = StreamMasker(masker) if masker is not None else None
         self._places: deque[Place] = deque([begin])
 
@@ -42,6 +47,9 @@ class Output:
 
     def feed(self, data: bytes) -> bytes:
         """Take what programs wrote; return what can be shown by now."""
+        return b"".join(self._feed(data[at : at + _PIECE]) for at in range(0, len(data), _PIECE))
+
+    def _feed(self, data: bytes) -> bytes:
         self._written += len(data)
         shown = self._new(self._masker.feed(data) if self._masker is not None else data)
         held, known = self._masker.held if self._masker is not None else (0, 0)
@@ -59,9 +67,17 @@ class Output:
         """Return the rest."""
         return self._new(self._masker.finish() if self._masker is not None else b"")
 
-    def got(self, shown: int) -> Place:
-        """Return the last place before which a client that has got so much needs nothing any more."""
-        while len(self._places) > 1 and self._places[1].shown <= shown:
+    def got(self, shown: int = 0) -> Place:
+        """Return the last place before which a client that has got so much needs nothing any more.
+
+        What masks have swallowed may be much, and its client sees nothing of it that it could acknowledge: the program
+        would wait for ever. So it is not kept for one that comes back.
+        """
+        self._got = max(self._got, shown)
+        waits = self.shown - self._got < ACK_EVERY
+        while len(self._places) > 1 and (
+            self._places[1].shown <= self._got or (waits and self._written - self._places[1].written >= _KEPT)
+        ):
             self._places.popleft()
         return self._places[0]
 

@@ -18,7 +18,7 @@ from sandpod_gateway.runner.messages import Ended, Tail, checked
 from sandpod_gateway.runner.run_ids import run_id
 from sandpod_gateway.sandboxes.requests import ask_runner
 from sandpod_gateway.sandboxes.service import Sandboxes
-from sandpod_gateway.terminals.output import Output
+from sandpod_gateway.terminals.output import Output, Place
 from sandpod_gateway.usage.amounts import Account
 
 logger = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ class Terminal:
             else:
                 self._move("out", len(data))
                 shown = self.output.feed(data) if data else self.output.finish()
+                self._acknowledge(self.output.got())
                 if not data:
                     return shown
             if shown:
@@ -65,8 +66,7 @@ class Terminal:
         if shown > self.output.sent:
             step = "Count the bytes of all binary messages of this terminal."
             raise SandpodError(ErrorCode.INVALID_ARGUMENT, "So much was not sent.", next_step=step)
-        place = self.output.got(shown)
-        self.channel.acknowledge(place.written, place.shown)
+        self._acknowledge(self.output.got(shown))
 
     async def write(self, data: bytes) -> None:
         """Type something in. That alone is use of its sandbox: output goes on when its user has long gone."""
@@ -104,6 +104,9 @@ class Terminal:
             await self.channel.close(stay=stay)
             with contextlib.suppress(SandpodError):  # that is for whoever uses it next
                 self._charge()
+
+    def _acknowledge(self, place: Place) -> None:
+        self.channel.acknowledge(place.written, place.shown)
 
     def _move(self, way: str, size: int) -> None:
         self._moved[way] += size

@@ -25,9 +25,10 @@ class TerminalClient:
         self.socket = socket
         self.said: list[dict[str, Any]] = []  # text messages
         self.got = bytearray()
-        self.acks = True  # whether what comes is acknowledged at once
+        self.acks = True  # whether what comes is acknowledged
+        self.every = 1  # after so many bytes
         self.begin = 0  # bytes that came over earlier ones
-        self._looked = 0
+        self._looked = self._acked = 0
 
     @property
     def received(self) -> int:
@@ -51,7 +52,8 @@ class TerminalClient:
             self.said.append(json.loads(came))
             return self.said[-1]
         self.got += came
-        if self.acks:
+        if self.acks and self.received - self._acked >= self.every:
+            self._acked = self.received
             with contextlib.suppress(ConnectionClosed):  # what came before that is still to be taken
                 await self.say(ack=self.received)
         return None

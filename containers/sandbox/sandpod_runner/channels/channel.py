@@ -42,6 +42,8 @@ class Channel(ABC):
             self.sending.acknowledge(whole(header, "upto"))
             self.sending.resume(whole(header, "received", self.sending.acked))
         except FlowError as error:
+            if self._owner is None and self._alone is None:
+                self.close()  # nobody has ever had it
             raise Refusal("invalid_argument", f"The channel can't go on there: {error}.") from error
         if self._owner is not None and self._owner is not owner:
             self._owner.send(self._fields("close", code="session_busy", message="It was opened again elsewhere."))

@@ -83,8 +83,7 @@ class PseudoTerminal(Channel):
     def end(self) -> None:
         """Hang up."""
         self.hang_up()
-        if self._finished:
-            self.disconnect()
+        self.disconnect()
 
     def _readable(self) -> None:
         self._read()

@@ -1,5 +1,6 @@
 """What frames about channels ask for: which there are, and how each kind is opened."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -46,6 +47,7 @@ def _new(runs: Runs, name: str, header: dict[str, Any], command: bytes) -> Chann
     request = parse_run(
         {**fields, "run": name, "language": "shell", "detached": True}, command, box.languages.versions, box.max_timeout
     )
+    request = replace(request, terminal=True)
     if runs.knows(request):
         raise Refusal("not_found", "That channel has ended, or its name was used otherwise.")
     try:

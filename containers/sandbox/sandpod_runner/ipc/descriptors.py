@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 _OUT_OF_THE_WAY: Final = 100  # programs may count on descriptors 3 and up being free
+_MOST: Final = 4096  # descriptors of a runner
 
 
 def move_away(fd: int) -> int:
@@ -29,6 +30,12 @@ def place(fds: list[int]) -> None:
     for fd in set(fds):
         if fd >= len(fds):
             os.close(fd)
+
+
+def close_others(kept: int) -> None:
+    """Close all but the standard streams and this one: whatever was left to this process is not its programs'."""
+    os.closerange(3, kept)
+    os.closerange(kept + 1, _MOST)
 
 
 @contextlib.contextmanager

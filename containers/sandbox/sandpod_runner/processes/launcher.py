@@ -158,7 +158,7 @@ class Launcher:
     def _receive(self, zygote: _Zygote) -> None:
         while True:
             try:
-                data, fds, _, _ = socket.recv_fds(zygote.sock, MESSAGE_SIZE, 1)
+                data, fds, _, _ = socket.recv_fds(zygote.sock, MESSAGE_SIZE, 1, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
                 return
             except ConnectionResetError:

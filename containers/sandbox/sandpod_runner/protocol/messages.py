@@ -63,7 +63,7 @@ where there is more than the cursor or the run has ended, and else when that com
 
 A log holds 1.5 MiB of a run's output, and 1 MiB and a file of 16 MiB in the workspace's folder `.sandpod` for detached
 runs and those with a key; the oldest is dropped first. Ended runs are remembered: of the latter kind the last 64, for
-24 hours; of the others the last 64, for 10 minutes; of all together 32 MiB of output. A run that was refused or
+24 hours, and as many terminals; of the others the last 64, for 10 minutes; of all together 32 MiB of output. A run that was refused or
 forgotten is not_found. A `run` can be sent again when it is not known whether it came: one whose name was used is
 answered with `known`, as itself, and starts nothing. A `run` whose key a live or remembered run has, with the same code, language, args and context, is
 answered with `known` in place of `started`, and nothing is started: `follow` brings the rest. With others it is refused.

@@ -4,7 +4,7 @@ A stream that comes later, in place of a lost one, gets all from the offsets tha
 exactly one owner, after all else; without an owner it waits here.
 
 Ended runs are remembered: detached ones and those with a key for long, others only for a stream that is opened again.
-Number, age and bytes are bounded, and neither kind of run pushes the other out.
+Number, age and bytes are bounded, and no kind of run pushes another out; terminals are one of their own.
 """
 
 import time
@@ -184,6 +184,7 @@ class History:
     def __init__(self) -> None:
         self._short: dict[str, Delivery] = {}
         self._long: dict[str, Delivery] = {}
+        self._terminals: dict[str, Delivery] = {}  # of which there is no output
         self._keys: dict[str, Delivery] = {}
         self._names: dict[str, None] = {}
         self._bytes = 0
@@ -191,11 +192,11 @@ class History:
     @property
     def ended(self) -> list[Delivery]:
         """The ended runs that are remembered."""
-        return [*self._long.values(), *self._short.values()]
+        return [*self._long.values(), *self._terminals.values(), *self._short.values()]
 
     def find(self, name: str) -> Delivery | None:
         """Return an ended run."""
-        return self._short.get(name) or self._long.get(name)
+        return self._short.get(name) or self._long.get(name) or self._terminals.get(name)
 
     def known(self, request: RunRequest) -> str | None:
         """Return the run that was started with this request's key or name. Raises Refusal: it had other code."""
@@ -217,7 +218,7 @@ class History:
     def end(self, run: Delivery, now: float) -> None:
         """Record that a run has ended."""
         run.ended, run.kept = now, run.size
-        kind = self._long if run.request.long else self._short
+        kind = self._terminals if run.request.terminal else self._long if run.request.long else self._short
         kind[run.request.run] = run
         self._bytes += run.kept
         if len(kind) > MOST:
@@ -228,7 +229,7 @@ class History:
     def expire(self, now: float) -> float | None:
         """Forget what is too old, and return in how many seconds something else will be."""
         waits = []
-        for kind, age in ((self._short, SHORT), (self._long, LONG)):
+        for kind, age in ((self._short, SHORT), (self._long, LONG), (self._terminals, LONG)):
             while kind and (oldest := next(iter(kind.values()))).ended + age <= now:
                 self._forget(kind.pop(oldest.request.run))
             waits += [run.ended + age - now for run in list(kind.values())[:1]]

@@ -47,6 +47,7 @@ class RunRequest:
     acks: bool
     key: str | None
     context: str | None
+    terminal: bool = False
 
     @property
     def long(self) -> bool:

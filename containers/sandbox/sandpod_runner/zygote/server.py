@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import Final, NoReturn
 
 from sandpod_runner.ipc import syscalls
-from sandpod_runner.ipc.descriptors import move_away, place
+from sandpod_runner.ipc.descriptors import close_others, move_away, place
 from sandpod_runner.ipc.jobs import CHANNEL, MAX_FDS, REQUEST, Job, Kind, Message, read_job
 from sandpod_runner.python import program
 from sandpod_runner.python.display_channel import Channel
@@ -38,6 +38,7 @@ def main(fd: int, closed: bool, modules: list[str]) -> NoReturn:  # noqa: FBT001
     `closed` says that programs have no network, so that the runner answers for it. A module that can't be imported is
     reported on standard error and left out.
     """
+    close_others(fd)
     syscalls.set_readable(False)
     syscalls.end_with_parent()
     syscalls.forbid_new_rights()

@@ -16,7 +16,7 @@ from sandpod_gateway.auth.api_keys import KeyFile, parse_keys
 from sandpod_gateway.auth.links import Stored
 from sandpod_gateway.backends.kubernetes.cluster import Cluster, start_error, translated
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
-from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.errors import SandpodError, StartError
 from sandpod_kube.client import KubeClient
 from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError
 from sandpod_kube.follow import follow
@@ -140,7 +140,7 @@ async def change_keys(reference: str, change: Callable[[KeyFile], KeyFile], *, m
 async def _changed(client: KubeClient, reference: str, change: Callable[[KeyFile], KeyFile], *, make: bool) -> KeyFile:
     """Change the keys and return them; `change` is called anew when somebody else was quicker.
 
-    Raises SandpodError: there is no Secret, or others change it again and again; or what `change` raises.
+    Raises StartError: there is no Secret. SandpodError: others change it again and again; or what `change` raises.
     """
     namespace, _, name = reference.partition("/")
     for _ in range(MAX_TRIES):
@@ -148,7 +148,7 @@ async def _changed(client: KubeClient, reference: str, change: Callable[[KeyFile
             secret = await _read(client, namespace, name)
             if secret is None and not make:
                 step = "With the chart's defaults it is sandpod/sandpod-keys; `sandpod keys create` makes it."
-                raise SandpodError(ErrorCode.NOT_FOUND, f"There is no Secret {reference}.", next_step=step)
+                raise StartError(ErrorCode.NOT_FOUND, f"There is no Secret {reference}.", next_step=step)
             old = await asyncio.to_thread(_keys, secret, reference)
             keys = change(old)
             if keys is not old:

@@ -87,6 +87,10 @@ async def test_users_see_their_own_keys_and_administrators_those_of_their_tenant
         for path in ("", f"/{here.id('ann')}/rotate"):
             assert (await here.ask("reader", "POST", path, name="more"))[0] == 403
         assert (await here.ask("reader", "DELETE", f"/{here.id('ann')}"))[0] == 403
+        assert (await here.ask("few", "DELETE", f"/{here.id('ann')}"))[0] == 200  # with whichever is left
+        here.file.write_text("no keys")
+        answer = (await here.ask("root", "POST", name="more"))[1]
+        assert (answer["message"], str(here.file) in str(answer)) == ("The server's keys can't be changed.", False)
 
 
 @pytest.mark.promise("key-scopes")

@@ -150,3 +150,23 @@ async def test_a_refusal_and_a_sandbox_that_is_gone_are_told(monkeypatch: pytest
         await channel.read()
     assert lost.value.code == ErrorCode.SANDBOX_LOST
     await channel.close(stay=False)
+
+
+async def test_a_runner_that_ends_each_stream_as_it_begins_is_not_asked_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    channel, sleep, pauses = await opened(streams := Streams()), asyncio.sleep, list[float]()
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    for _ in range(5):
+        last = streams.stream
+        last.say_raw(b"")
+        await until(lambda last=last: streams.stream is not last)  # type: ignore[misc]
+        await streams.stream.heard("open")
+        streams.stream.say(ANSWER)
+    assert sum(seconds > 0 for seconds in pauses) >= 3
+    await channel.close(stay=False)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandpod_gateway.masking.masker import Masker
-from sandpod_gateway.terminals.output import Output, Place
+from sandpod_gateway.terminals.output import ACK_EVERY, Output, Place
+from sandpod_runner.protocol.flow import Receiving, Sending
 
 VALUE = b"s3cr3t-value"
 MASK = b"[secret TOKEN]"
@@ -61,3 +62,29 @@ def test_places_are_few_and_without_secrets_both_counts_are_the_same() -> None:
     place = output.got(60_000)
     assert place.shown == place.written
     assert 55_000 < place.shown <= 60_000
+
+
+@pytest.mark.promise("terminal-lossless")
+@pytest.mark.parametrize("every", [1, 64 * 1024, ACK_EVERY])
+@pytest.mark.parametrize(("piece", "shown"), [(b"v" * 3200, MASK), (b"plain " * 500, b"plain " * 500)])
+def test_no_program_waits_for_a_client_that_sees_too_little_to_acknowledge(
+    piece: bytes, shown: bytes, every: int
+) -> None:
+    sending, receiving = Sending(), Receiving()
+    output, acked, left = Output(START, Masker([("TOKEN", "v" * 3200)])), 0, piece * 1000
+    while left:
+        size = sending.room
+        assert size, "the program waits"
+        sending.put(left[:size])
+        left = left[size:]
+        while (sent := sending.next()) is not None:
+            output.feed(receiving.take(*sent[:2]))
+            if output.shown - acked >= every:
+                acked = output.shown
+                output.got(acked)
+            place = output.got()
+            assert place.shown <= acked or piece != shown, "what is shown is kept until it is acknowledged"
+            if receiving.credit(place.written):
+                sending.acknowledge(place.written)
+    output.finish()
+    assert output.shown == 1000 * len(shown)

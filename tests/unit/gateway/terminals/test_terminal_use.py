@@ -26,6 +26,9 @@ class Echo:
     async def read(self) -> bytes:
         return b"x" * CHARGE_EVERY
 
+    def acknowledge(self, upto: int, mark: int) -> None:
+        pass
+
     async def write(self, data: bytes) -> None:
         pass
 

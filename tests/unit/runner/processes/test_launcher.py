@@ -89,6 +89,22 @@ async def test_program_is_not_ended_with_a_killed_zygote_that_is_slow_to_end(
     assert not ended & {pid, zygote}
 
 
+@pytest.mark.promise("local-processes")
+async def test_what_the_runner_has_open_is_no_programs(tmp_path: Path) -> None:
+    kept, listed = os.open(os.devnull, os.O_RDONLY), tmp_path / "listed"
+    os.set_inheritable(kept, True)
+    launcher = Launcher({"PATH": os.environ["PATH"], "HOME": "/nonexistent"}, (), sys.executable)
+    try:
+        command = ["/bin/sh", "-c", f"ls /proc/self/fd > {listed}"]
+        for _ in range(2):  # by the one that waits, and by one that is forked
+            program = start(launcher, *command)
+            assert (await asyncio.wait_for(program.ended, PATIENCE)).status == 0
+            assert listed.read_text().split() == ["0", "1", "2", "3"]  # the last is the listing's own
+    finally:
+        os.close(kept)
+        await launcher.close()
+
+
 async def test_zygote_that_does_not_answer_is_replaced(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "WUNTRACED", 0)  # that it was stopped is not noticed
     zygote = launcher._zygote.pid

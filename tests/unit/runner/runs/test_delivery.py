@@ -1,5 +1,6 @@
 """What is remembered of ended runs, and for how long."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,7 +40,9 @@ class Stream:
 
 
 def asked(name: str, **fields: Any) -> RunRequest:
-    return parse_run({"run": name, "language": "shell", **fields}, b"true", LANGUAGES)
+    terminal = fields.pop("terminal", False)
+    request = parse_run({"run": name, "language": "shell", "detached": terminal, **fields}, b"true", LANGUAGES)
+    return replace(request, terminal=terminal)
 
 
 def delivered(name: str = "r", *, owner: Stream | None = None, **fields: Any) -> Delivery:
@@ -72,10 +75,10 @@ def test_run_is_remembered_for_its_time_and_one_with_a_key_longer() -> None:
     assert history.known(asked("again", key="k")) is None
 
 
-@pytest.mark.parametrize("fields", [{}, {"detached": True}, {"key": "other"}])
+@pytest.mark.parametrize("fields", [{}, {"detached": True}, {"key": "other"}, {"terminal": True}])
 def test_each_kind_of_run_is_bounded_by_itself(fields: dict[str, Any]) -> None:
     history = History()
-    kept = ended(history, "kept", detached=not fields)
+    kept = ended(history, "kept", detached=not fields or "terminal" in fields)
     for number in range(MOST):
         own: dict[str, Any] = {name: f"{value}-{number}" if name == "key" else value for name, value in fields.items()}
         ended(history, f"run-{number}", **own)

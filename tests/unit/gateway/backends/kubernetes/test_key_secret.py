@@ -12,7 +12,7 @@ from sandpod_gateway.auth.api_keys import KeyFile, make_key, parse_keys
 from sandpod_gateway.backends.kubernetes.backend import KubernetesBackend
 from sandpod_gateway.backends.kubernetes.secrets import MAX_TRIES, KeySecret
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
-from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.errors import SandpodError, StartError
 from support.servers.kube_server import KubeServer, serve
 
 
@@ -63,6 +63,7 @@ async def test_a_change_is_made_anew_when_somebody_else_was_quicker(kube: KubeSe
 async def test_what_cannot_be_changed_stays_and_is_refused_with_a_code(kube: KubeServer, secret: KeySecret) -> None:
     with pytest.raises(SandpodError) as refused:
         await secret.change(lambda keys: with_key(keys, "ann"))
+    assert isinstance(refused.value, StartError)  # which names the Secret: callers are not shown it
     assert refused.value.code == ErrorCode.NOT_FOUND
     put(kube, KeyFile(), 1)
     tries = []
