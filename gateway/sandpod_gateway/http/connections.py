@@ -83,7 +83,7 @@ class BoundedConnection(H11Protocol):
         """Pass the connection on for good: no request follows on it."""
         self._leave()
         self._passed_on = True
-        if self.transport.get_write_buffer_size():
+        if self.flow.write_paused:
             self.transport.abort()  # earlier answers are not read, nor would the next one be
             return
         type(self).last_call = self.loop.time()

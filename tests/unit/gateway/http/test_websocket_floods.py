@@ -3,16 +3,22 @@
 import asyncio
 import base64
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from cryptography import x509
 from starlette.types import Receive, Scope, Send
+from websockets.asyncio.client import connect
 from websockets.frames import Frame, Opcode
 
 from sandpod_gateway.http import connections
 from support.gateway.peers import PATIENCE, until
+from support.servers.certificates import make_certificate
 
 HANDSHAKE = (
     b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
@@ -120,6 +126,7 @@ async def test_nothing_is_read_of_a_client_before_it_is_let_in() -> None:
         await asyncio.wait_for(app.ended.wait(), PATIENCE)
 
 
+@pytest.mark.promise("terminal-bounded")
 async def test_a_client_that_does_not_read_gets_one_pong_once_it_reads() -> None:
     app = App()
     app.may.set()
@@ -152,6 +159,7 @@ async def test_a_message_of_countless_parts_ends_the_connection() -> None:
         assert (await asyncio.wait_for(app.came.get(), PATIENCE))["type"] == "websocket.disconnect"
 
 
+@pytest.mark.promise("terminal-bounded")
 @pytest.mark.parametrize("leaves", [True, False], ids=["the app ends", "no pong comes"])
 async def test_what_a_client_does_not_read_keeps_no_connection_open(*, leaves: bool) -> None:
     app = App()
@@ -171,3 +179,17 @@ async def test_whoever_has_not_read_an_answer_gets_no_websocket() -> None:
         peer.writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n" + HANDSHAKE)
         assert b"101" not in await peer.rest()
         assert not Recorded.made
+
+
+async def test_over_tls_a_client_that_reads_is_served(tmp_path: Path) -> None:
+    app, (chain, key) = App(), make_certificate(tmp_path, x509.IPAddress(ip_address("127.0.0.1")))
+    app.may.set()
+    app.sends = 5
+    given: dict[str, Any] = {**connections.WEBSOCKETS, "ssl_certfile": chain, "ssl_keyfile": key}
+    trust = ssl.create_default_context(cafile=str(chain))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"wss://127.0.0.1:{listener.getsockname()[1]}"
+        async with connections.serving(app, listener, most=10, **given), connect(address, ssl=trust) as client:
+            pong = await client.ping()
+            assert [await asyncio.wait_for(client.recv(), PATIENCE) for _ in range(app.sends)] == [LARGE] * app.sends
+            await asyncio.wait_for(pong, PATIENCE)
