@@ -55,6 +55,7 @@ class Api:
         *,
         query: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        tries: int = TRIES,
     ) -> Any:
         """Return the JSON that a request is answered with; arguments that are None are left out.
 
@@ -62,12 +63,12 @@ class Api:
             SandpodError: It was refused, or the server can't be reached.
         """
         again = method in {"GET", "DELETE"} or "Idempotency-Key" in (headers or {})
-        for failures in range(1, TRIES + 1):
+        for failures in range(1, tries + 1):
             try:
                 async with self.stream(method, path, body, query=query, headers=headers) as answer:
                     return _json(await _read(answer), self.url)
             except UnreachableError:
-                if not again or failures == TRIES:
+                if not again or failures == tries:
                     raise
                 await self.http.sleep(pause(failures))
         raise AssertionError

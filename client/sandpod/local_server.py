@@ -48,28 +48,33 @@ def _start() -> tuple[str, str]:
     if not is_installed():
         step = "Set SANDPOD_URL and SANDPOD_KEY, or run `sandpod login`; or install one here: pip install sandpod."
         raise UnreachableError("unreachable", "There is no server to use.", step)
-    command = [sys.executable, "-P", "-m", "sandpod.local_server", *_FLAGS]
+    command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()", *_FLAGS]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     said: list[str] = []
     for line in server.stderr or ():
         said = [*said[-_SAID:], line.rstrip()]
         if _READY in line:
-            atexit.register(_end, server, os.getpid())
-            threading.Thread(target=_drain, args=[server.stderr], daemon=True).start()
             key = json.loads(server.stdout.readline())["key"] if server.stdout is not None else ""
+            drains = [
+                threading.Thread(target=_drain, args=[each], daemon=True) for each in (server.stdout, server.stderr)
+            ]
+            for drain in drains:
+                drain.start()
+            atexit.register(_end, server, drains, os.getpid())
             return line.rpartition(_READY)[2].strip().removesuffix("/mcp"), key
     server.wait()
     cause = " ".join(said).removeprefix("sandpod: ") or f"it ended with exit code {server.returncode}"
     raise SandpodError("backend_unavailable", "The local server did not start.", cause=cause)
 
 
-def _drain(stderr: IO[str]) -> None:
-    with contextlib.suppress(ValueError):  # closed
-        for _ in stderr:
+def _drain(stream: IO[str]) -> None:
+    """Read on, so that a full pipe never stops the server."""
+    with stream:
+        for _ in stream:
             pass
 
 
-def _end(server: "subprocess.Popen[str]", owner: int) -> None:
+def _end(server: "subprocess.Popen[str]", drains: list[threading.Thread], owner: int) -> None:
     if os.getpid() != owner:
         return  # a fork of the program
     if server.stdin is not None:
@@ -79,9 +84,11 @@ def _end(server: "subprocess.Popen[str]", owner: int) -> None:
     except subprocess.TimeoutExpired:
         server.kill()
         server.wait()
+    for drain in drains:
+        drain.join(_END_SECONDS)
 
 
-def _serve() -> None:
+def serve() -> None:
     """Make a key and become the server, by two commands of the command line, until the program's pipe is closed."""
 
     def watch() -> None:
@@ -109,7 +116,3 @@ def _serve() -> None:
         sys.stdout.flush()
         sys.argv = ["sandpod", "serve", "--auth.keys-file", file, *flags]
         main()
-
-
-if __name__ == "__main__":
-    _serve()

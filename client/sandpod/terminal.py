@@ -12,7 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from sandpod.api import PREFIX, Api, pause
-from sandpod.errors import SandpodError, refused, unreachable
+from sandpod.errors import SandboxLostError, SandpodError, refused, unreachable
 
 WINDOW: Final = 256 * 1024  # bytes of input that may be on their way
 _PIECE: Final = 32 * 1024
@@ -130,6 +130,8 @@ class Terminal:
         self._told_size = self._size if self._name is None else (0, 0)
         self._name = str(said["terminal"])
         self._sent = self._taken = int(said["received"])
+        if self._sent < self._base:
+            raise SandboxLostError("sandbox_lost", "Some of what was typed is lost.", "Open a new terminal.")
         self._forget(self._sent)
         self.is_connected = True
 

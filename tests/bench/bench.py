@@ -20,6 +20,7 @@ import httpx2
 import yaml
 
 from bench import measures, tokens
+from bench.client import client
 from bench.rows import BUDGETS, HEAD, Row, line
 from sandpod_gateway.backends.base import Backend, ClaimRequest
 from sandpod_gateway.backends.factory import create_backend
@@ -97,6 +98,7 @@ async def local(options: argparse.Namespace) -> AsyncIterator[Row]:
             *shared(session, options, refilled),
             measures.rest(session, http, f"{url.removesuffix('/mcp')}/api/v1", options.calls),
             measures.e2b(http, f"{url.removesuffix('/mcp')}/e2b", options.calls),
+            client(url, None, options.calls),
             measures.difference(session, other, options.calls),
             measures.rate(session, options.calls, lambda: processor_seconds(pid)),
             frames(create_backend("local"), options.calls),
@@ -121,6 +123,7 @@ async def cluster(options: argparse.Namespace) -> AsyncIterator[Row]:
             *shared(session, options, there.pool_is_full),
             measures.rest(session, http, f"{url}/api/v1", options.calls),
             measures.e2b(http, f"{url}/e2b", options.calls),
+            client(url, key, options.calls),
             measures.cold(session, options.cold, "bare"),
             frames(create_backend("kubernetes", kubernetes=settings), options.calls),
         ]

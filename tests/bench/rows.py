@@ -28,6 +28,8 @@ BUDGETS: Final = {
     "e2b": Budget(
         what="E2B's run_code print(1), sandbox in use", unit="ms", limit="10 / 25", peer="as run_python_code"
     ),
+    "client": Budget(what="the Python client's run, in a context", unit="ms", limit=None, peer="as run_python_code"),
+    "copy": Budget(what="sandpod cp's memory, 200 MB in and out", unit="MB", limit="64", peer=""),
     "team": Budget(what="keys, limits, usage, audit, secrets add", unit="ms", limit="1", peer="a call without"),
     "frame": Budget(what="frame round trip over the stream", unit="ms", limit="2 / 6", peer="a new exec 80"),
     "runner": Budget(what="Python run inside the runner", unit="ms", limit="8", peer="fork to exit alone 4"),

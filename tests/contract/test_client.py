@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from sandpod import AsyncSandbox, NotFoundError, RunResult, Sandbox, SandpodError, blocking
+from support.cluster.cluster import until
 from support.gateway.served import Served
 from support.servers.cut_connections import way_to
 
@@ -102,7 +103,17 @@ async def test_a_run_goes_on_over_a_new_connection_with_no_output_lost_or_told_t
         async with sandbox:
             result = await sandbox.run(code, on_stdout=show)
             assert (shown, result.stdout, way.cuts) == (["0\n", "1\n", "2\n"], "0\n1\n2\n", 3)
-            # The same without a loop, from the middle on.
+            # Nobody follows this one, and its end is waited for over two connections as well.
+            waiting = asyncio.create_task(sandbox.run("import os\nwhile not os.path.exists('3'): pass\nprint('over')"))
+
+            async def runs() -> bool:
+                return "running" in [each["state"] for each in (await alone.call("list_runs"))["runs"]]
+
+            await until("it runs", runs, within=60)
+            way.cut()
+            await alone.call("write_file", path="3", text="")
+            assert (await waiting).stdout == "over\n"
+            # The first without a loop, from the middle on.
             blocking_one = await asyncio.to_thread(lambda: Sandbox.connect("default", url=way.address))
             events = await asyncio.to_thread(lambda: list(blocking_one.get_run(result.run_id).events(cursor=2)))
             await asyncio.to_thread(blocking_one.__exit__)

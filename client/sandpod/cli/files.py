@@ -10,7 +10,7 @@ from typing import Any, Final
 from sandpod.blocking import Sandbox
 from sandpod.cli.arguments import DEFAULT, server
 from sandpod.cli.output import Progress, print_json, print_table, printable, say
-from sandpod.errors import InvalidArgumentError, NotFoundError, SandpodError
+from sandpod.errors import InvalidArgumentError, LimitError, NotFoundError, SandpodError
 
 _REMOTE: Final = re.compile(r"([^/:]*):(.*)", re.DOTALL)  # as scp: a colon before the first slash
 
@@ -151,6 +151,8 @@ class _Copy:
             self._sandbox.files.list(path or ".")
         except (NotFoundError, InvalidArgumentError):
             return False
+        except LimitError:
+            pass  # there are too many files in it for a list
         return True
 
 

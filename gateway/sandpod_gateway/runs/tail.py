@@ -10,7 +10,8 @@ from sandpod_gateway.runner.messages import Ended, Tail, checked
 from sandpod_gateway.runs.recorder import Recorder, unfinished_character, unfinished_sequence
 
 WAIT_ONCE: Final = 30.0  # seconds that the runner waits for more output in one request
-PAUSE: Final = 0.2  # seconds until it is asked again where it did not have as much as was asked for
+PAUSE: Final = 0.2  # most seconds until it is asked again where it did not have as much as was asked for
+SOON: Final = 0.005  # seconds of the first pause, each twice as long as the last: most programs write and end at once
 LOOK_BACK: Final = 64 * 1024
 """Bytes of output before a cursor that are read too where values have to be masked: those of the other stream may lie
 between two pieces of one value."""
@@ -37,7 +38,7 @@ class TailReader:
 
         Raises not_found, backend_error, or ConnectionLostError.
         """
-        loop, begin = asyncio.get_running_loop(), self.cursor
+        loop, begin, pause = asyncio.get_running_loop(), self.cursor, SOON
         if self.recorder.masker is not None and self.cursor > 0:
             await self._look_back(min(self.cursor, max(LOOK_BACK, self.recorder.masker.longest)))
         for requests in count(1):
@@ -49,7 +50,8 @@ class TailReader:
             left = deadline - loop.time()
             if left <= 0:
                 break
-            await asyncio.sleep(min(PAUSE, left))
+            await asyncio.sleep(min(pause, left))
+            pause = min(2 * pause, PAUSE)
         self.recorder.finish()
 
     async def _ask(self, limit: int, wait: float) -> int:

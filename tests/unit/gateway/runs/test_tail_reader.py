@@ -123,6 +123,7 @@ async def test_runner_that_never_comes_to_an_end_is_asked_a_bounded_number_of_ti
 
 
 async def test_runner_with_little_to_say_is_asked_at_the_gateways_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "SOON", 60)
     monkeypatch.setattr(tail, "PAUSE", 60)
     runner = Runner([("stdout", b"x")] * 1000)
     reader = await read(runner, to_end=True, wait=0.01)
