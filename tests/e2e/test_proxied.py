@@ -1,5 +1,6 @@
 """Two gateways behind a real proxy that serves TLS: files go through both without being kept in memory or on disk."""
 
+import asyncio
 import hashlib
 import os
 from collections.abc import AsyncIterator
@@ -77,12 +78,15 @@ async def test_large_files_pass_through_proxy_and_gateway_and_neither_keeps_them
 async def test_line_comes_through_the_proxy_before_the_program_goes_on(proxied: Caller, sandbox: str) -> None:
     """Without it the program would wait until its timeout."""
     code = "import os, time\nprint('tick', flush=True)\nwhile not os.path.exists('heard'): time.sleep(0.02)\n"
+    written = asyncio.Event()
     async with proxied.connect() as session:
 
         async def answer(text: str) -> None:
             if "tick" in text:
                 await session.call("write_file", path="heard", text="", sandbox=sandbox)
+                written.set()
 
         reply = await session.python(code, sandbox=sandbox, timeout=30, on_output=answer)
         assert (reply["outcome"], reply["stdout"]) == ("ok", "tick\n")
+        await written.wait()  # a connection that is closed before an answer has come fails
         await session.call("delete_file", path="heard", sandbox=sandbox)
