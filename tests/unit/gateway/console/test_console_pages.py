@@ -15,7 +15,7 @@ from sandpod_gateway.audit.settings import AuditSettings
 from sandpod_gateway.console.assets import Assets
 from sandpod_gateway.console.calls import MAX_FORM
 from sandpod_gateway.console.views import policy
-from sandpod_gateway.settings import AuthSettings, ConsoleSettings, Settings
+from sandpod_gateway.settings import AuthSettings, ConsoleSettings, LinkSettings, Settings
 from support.gateway.fake_gateway import keys_file
 from support.gateway.server import listening
 
@@ -181,6 +181,28 @@ async def test_files_are_kept_under_an_address_that_changes_with_them(tmp_path: 
         door = await http.get("/", follow_redirects=True)
         assert (door.url.path, "Sign out" in door.text) == ("/console/", False)
         assert (await http.post("/", content="x")).json()["error"] == "not_found"
+
+
+async def test_behind_a_proxy_that_ends_tls_the_public_address_is_the_pages_own(tmp_path: Path) -> None:
+    path, [key] = keys_file(tmp_path, "alice")
+    public = "https://pod.example"
+    settings = Settings(auth=AuthSettings(keys_file=path), links=LinkSettings(public_url=public))
+    async with (
+        listening(Gateway(settings, FakeBackend()), settings) as address,
+        httpx2.AsyncClient(base_url=address, headers={"host": "pod.example", "origin": public}) as http,
+    ):
+        assert (
+            await http.post("/console/sign-in", data={"key": key}, headers={"origin": "http://b"})
+        ).status_code == 403
+        answer = await http.post("/console/sign-in", data={"key": key})
+        cookie = answer.headers["set-cookie"].partition(";")[0]
+        assert cookie.startswith("__Host-sandpod=")
+        made = await http.post("/api/v1/sandboxes", json={}, headers={"cookie": cookie})
+        assert made.status_code == 201
+        assert (
+            f'<code id="url">{public}/mcp</code>'
+            in (await http.get("/console/connect", headers={"cookie": cookie})).text
+        )
 
 
 async def test_a_server_can_have_no_console() -> None:
