@@ -227,7 +227,8 @@ class Gateway:
         settings, limits = self._settings, self._settings.limits
         if (hosts := settings.allowed_hosts) is None:
             hosts = ["*"] if self._has_callers else []  # besides loopback
-        origins = settings.allowed_origins or None
+        own = settings.links.public_url  # its scheme is another one behind a proxy that ends TLS
+        origins = [*settings.allowed_origins, *([own] if own else [])] or None
         requests = Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics)
         refusals = RefusedRequests(self._audit)
         transports = Transports(

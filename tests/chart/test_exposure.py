@@ -6,6 +6,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from sandpod_gateway.console.session import PREFIX as CONSOLE_PREFIX
 from sandpod_gateway.e2b.hosts import PREFIX as E2B_PREFIX
 from sandpod_gateway.http.transports import MCP_PATH, MESSAGES_PATH, SSE_PATH
 from sandpod_gateway.rest.operations import PREFIX as REST_PREFIX
@@ -51,9 +52,12 @@ def test_every_route_for_callers_is_reached_by_each_host_and_none_for_the_cluste
     assert first == second
     paths = first["http"]["paths"]
     backend = {"service": {"name": "sandpod-gateway", "port": {"name": "http"}}}
-    assert all((path["backend"], path["pathType"]) == (backend, "Prefix") for path in paths)
+    assert all(path["backend"] == backend for path in paths)
+    assert {path["path"] for path in paths if path["pathType"] == "Exact"} == {"/"}
+    assert {path["pathType"] for path in paths} == {"Prefix", "Exact"}
     rest = REST_PREFIX.removesuffix("/v1")
-    wanted = {MCP_PATH, SSE_PATH, MESSAGES_PATH.rstrip("/"), rest, E2B_PREFIX, "/files", "/archives", "/healthz"}
+    mcp = {MCP_PATH, SSE_PATH, MESSAGES_PATH.rstrip("/")}
+    wanted = mcp | {rest, E2B_PREFIX, CONSOLE_PREFIX, "/", "/files", "/archives", "/healthz"}
     assert {path["path"] for path in paths} == wanted
 
 
@@ -73,8 +77,11 @@ def test_ingress_has_no_annotations_but_those_of_the_values() -> None:
     assert made["metadata"]["annotations"] == {"a": "b"}
     assert made["spec"]["ingressClassName"] == "x"
     assert {path["pathType"] for rule in made["spec"]["rules"] for path in rule["http"]["paths"]} == {
-        "ImplementationSpecific"
+        "ImplementationSpecific",
+        "Exact",
     }
+    without = ingress(*INGRESS, "gateway.paths={/mcp}")["spec"]["rules"][0]["http"]["paths"]
+    assert [path["path"] for path in without] == ["/mcp"]
 
 
 @pytest.mark.promise("heartbeat")

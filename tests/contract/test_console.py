@@ -296,7 +296,6 @@ async def test_a_key_is_made_used_and_revoked_and_another_user_sees_nothing(plac
 
 PAGES: Final = (
     "",
-    "sandboxes/default",
     "sandboxes/default#files",
     "pools",
     "usage",
@@ -345,6 +344,7 @@ async def test_every_page_is_accessible_in_both_themes_and_on_a_phone(place: Pla
     page = await place.user("alice")
     await page.goto(f"{place.address}/console/sandboxes/default")
     await run(page, PLOT + "\nprint('\\x1b[32mdone\\x1b[0m')\n" + TABLE, "notebook")
+    await expect(page.frame_locator("#shown iframe").get_by_text("<i>x</i>")).to_be_visible()
     await expect(page.locator("#about .phase")).to_have_text("Ready")  # it was made for the run
     await check(page, "run")
     await page.evaluate(MORE)

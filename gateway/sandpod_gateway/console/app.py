@@ -71,7 +71,7 @@ class Console:
         calls = Calls(self.call, self.mcp)
         boxes = SandboxPages(views, calls, self.sandboxes)
         account = AccountPages(views, calls, self.sessions.public_url)
-        door = SignInPages(views, self.sessions, self.mcp.auth)
+        door = SignInPages(views, self.sessions, self.mcp.auth, refusals.log)
         guarded = _Guarded(views, self.sessions)
 
         def page(path: str, answer: Page, *methods: str) -> Route:

@@ -14,7 +14,7 @@ from sandpod_gateway.console.calls import Calls, form, number
 from sandpod_gateway.console.session import PREFIX
 from sandpod_gateway.console.views import Views
 from sandpod_gateway.mcp.arguments import DEFAULT
-from sandpod_gateway.sandboxes.service import Sandboxes
+from sandpod_gateway.sandboxes.service import DEFAULT_SESSION, Sandboxes
 
 _HOUR: Final = 3600
 
@@ -79,7 +79,7 @@ class SandboxPages:
 
     async def _default(self) -> str | None:
         records = await self.sandboxes.list(current_owner())
-        return next((record.name for record in records if not record.session), None)
+        return next((record.name for record in records if record.session == DEFAULT_SESSION), None)
 
     async def _rows(self, request: Request) -> dict[str, Any]:
         tag, found = await self._tag(), await self.calls(request, "list_sandboxes")

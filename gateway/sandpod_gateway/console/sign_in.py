@@ -11,7 +11,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.auth.callers import TOKEN_KEY_ID
+from sandpod_gateway.audit.act import Act
+from sandpod_gateway.audit.log import AuditLog
+from sandpod_gateway.auth.callers import TOKEN_KEY_ID, facts_of
 from sandpod_gateway.auth.current import CallerToken, owner_in
 from sandpod_gateway.auth.oidc.claims import RefusedError
 from sandpod_gateway.auth.oidc.proxy import SignIn
@@ -20,6 +22,7 @@ from sandpod_gateway.console.calls import form
 from sandpod_gateway.console.session import PREFIX, Sessions
 from sandpod_gateway.console.views import Views
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.http.audit import client_of
 
 SIGN_IN: Final = "/sign-in"
 
@@ -36,6 +39,7 @@ class SignInPages:
     views: Views
     sessions: Sessions
     auth: AuthProvider | None
+    audit: AuditLog
 
     async def show(self, request: Request) -> Response:
         """Return the form; nobody needs it on a server without keys."""
@@ -50,16 +54,23 @@ class SignInPages:
         fields = await form(request)
         key, following = fields.get("key", ""), fields.get("next", "")
         valid = key.isascii() and 0 < len(key) <= MAX_KEY
-        if self.auth is None or not valid or await self.auth.verify_token(key) is None:
+        found = await self.auth.verify_token(key) if self.auth is not None and valid else None
+        if not isinstance(found, CallerToken):
             note = "That is no valid key: it may be mistyped, revoked or expired."
             return self._form(request, following, note, HTTPStatus.UNAUTHORIZED)
         answer = RedirectResponse(local_path(following), HTTPStatus.SEE_OTHER)
+        facts = {**facts_of(found.caller), "from": client_of(request.scope), "method": "console"}
+        async with self.audit.recording(Act("sign_in", facts)):
+            await self.audit.begin()
+            self._begin(answer, request, key)
+        return answer
+
+    def _begin(self, answer: Response, request: Request, key: str) -> None:
         try:
             self.sessions.begin(answer, request.scope, key)
         except SandpodError as error:
             message = "Nobody can sign in yet: the gateways' shared secrets can't be read."
             raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, message, next_step="Try again in a moment.") from error
-        return answer
 
     async def sign_out(self, request: Request) -> Response:
         """End the session in this browser."""

@@ -105,8 +105,9 @@ async def test_every_route_leaves_records_but_for_probes_and_what_tells_where_to
     files = {"/files/{sandbox}/{path:path}", "/archives/{sandbox}.tar.gz", "/archives/{sandbox}.zip"}
     assert audited == (files | SIGN_IN if signs_in else files)
     others = {each.path for each in routes if not (isinstance(each, Route) and each.path in audited)}  # type: ignore[attr-defined]
-    # Each operation of the REST API and of E2B's has its own test.
-    assert others == {"/healthz", "/readyz", "/api/v1", "/e2b", ""} | (WELL_KNOWN if signs_in else {"/metrics"})
+    # Each operation of the REST API and of E2B's has its own test, and so have the console's pages.
+    faces = {"/api/v1", "/e2b", "/", "/console", "/console/static/{version}/{path:path}", ""}
+    assert others == {"/healthz", "/readyz"} | faces | (WELL_KNOWN if signs_in else {"/metrics"})
     assert isinstance(routes[-1], Mount), "the transports, which count what they refuse"
 
 

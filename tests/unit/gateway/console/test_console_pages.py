@@ -1,5 +1,6 @@
 """Pages without a browser: who gets them, what they forbid, and what of a caller's words is markup."""
 
+import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,10 +11,11 @@ import pytest
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
+from sandpod_gateway.audit.settings import AuditSettings
 from sandpod_gateway.console.assets import Assets
 from sandpod_gateway.console.calls import MAX_FORM
 from sandpod_gateway.console.views import policy
-from sandpod_gateway.settings import AuthSettings, ConsoleSettings, Settings
+from sandpod_gateway.settings import AuthSettings, ConsoleSettings, LinkSettings, Settings
 from support.gateway.fake_gateway import keys_file
 from support.gateway.server import listening
 
@@ -25,7 +27,8 @@ HOSTILE: Final = "\"'><script>alert(1)</script>"
 @pytest.fixture
 async def here(tmp_path: Path) -> AsyncIterator[Place]:
     path, [key] = keys_file(tmp_path, "alice")
-    settings = Settings(auth=AuthSettings(keys_file=path, change_keys=True))
+    audit = AuditSettings(sink="file", path=tmp_path / "audit")
+    settings = Settings(auth=AuthSettings(keys_file=path, change_keys=True), audit=audit)
     async with (
         listening(Gateway(settings, FakeBackend()), settings) as address,
         httpx2.AsyncClient(base_url=address, headers={"origin": address}) as http,
@@ -37,8 +40,8 @@ async def sign_in(http: httpx2.AsyncClient, key: str, following: str = "") -> ht
     return await http.post("/console/sign-in", data={"key": key, "next": following})
 
 
-@pytest.mark.promise("console-session", "console-same-origin", "key-required", "key-revoked")
-async def test_a_session_is_for_own_pages_until_its_key_is_revoked(here: Place) -> None:
+@pytest.mark.promise("console-session", "console-same-origin", "key-required", "key-revoked", "audit-recorded")
+async def test_a_session_is_for_own_pages_until_its_key_is_revoked(here: Place, tmp_path: Path) -> None:
     http, key = here
     for page in PAGES:
         answer = await http.get(f"/console/{page}")
@@ -73,6 +76,18 @@ async def test_a_session_is_for_own_pages_until_its_key_is_revoked(here: Place) 
     assert "Your session has ended" in (await http.get(answer.headers["location"])).text
     await http.post("/console/sign-out")
     assert not http.cookies
+
+    text = (tmp_path / "audit").read_text()
+    assert key not in text
+    records = [json.loads(line) for line in text.splitlines()]
+    acts = {
+        each.get("tool") or each.get("uri") or each.get("method")
+        for each in records
+        if each.get("user") == "user:alice"
+    }
+    shown = {"list_sandboxes", "get_usage", "list_keys", "list_audit_records", "sandpod://capabilities"}
+    assert acts == shown | {"create_sandbox", "revoke_key", "console"}
+    assert [each["event"] for each in records if each.get("method") == "console"] == ["sign_in"] * 5
 
 
 @pytest.mark.promise("console-policy", "console-text")
@@ -166,6 +181,28 @@ async def test_files_are_kept_under_an_address_that_changes_with_them(tmp_path: 
         door = await http.get("/", follow_redirects=True)
         assert (door.url.path, "Sign out" in door.text) == ("/console/", False)
         assert (await http.post("/", content="x")).json()["error"] == "not_found"
+
+
+async def test_behind_a_proxy_that_ends_tls_the_public_address_is_the_pages_own(tmp_path: Path) -> None:
+    path, [key] = keys_file(tmp_path, "alice")
+    public = "https://pod.example"
+    settings = Settings(auth=AuthSettings(keys_file=path), links=LinkSettings(public_url=public))
+    async with (
+        listening(Gateway(settings, FakeBackend()), settings) as address,
+        httpx2.AsyncClient(base_url=address, headers={"host": "pod.example", "origin": public}) as http,
+    ):
+        assert (
+            await http.post("/console/sign-in", data={"key": key}, headers={"origin": "http://b"})
+        ).status_code == 403
+        answer = await http.post("/console/sign-in", data={"key": key})
+        cookie = answer.headers["set-cookie"].partition(";")[0]
+        assert cookie.startswith("__Host-sandpod=")
+        made = await http.post("/api/v1/sandboxes", json={}, headers={"cookie": cookie})
+        assert made.status_code == 201
+        assert (
+            f'<code id="url">{public}/mcp</code>'
+            in (await http.get("/console/connect", headers={"cookie": cookie})).text
+        )
 
 
 async def test_a_server_can_have_no_console() -> None:

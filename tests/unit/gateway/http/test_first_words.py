@@ -169,7 +169,7 @@ async def test_request_whose_id_is_none_is_refused_and_not_swallowed(
         ("GET", "/messages/", 405),
         ("POST", "/messages/?session_id=x", 400),
         ("POST", "/messages/?session_id=" + "0" * 32, 404),
-        ("GET", "/", 404),
+        ("POST", "/", 404),
         ("POST", "/nosuch", 404),
     ],
 )
