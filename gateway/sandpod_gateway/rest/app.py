@@ -52,7 +52,7 @@ EVENT_STREAM: Final = "text/event-stream"
 _FOREIGN: Final = SandpodError(
     ErrorCode.FORBIDDEN,
     "Pages of other sites, and of other ports, get no WebSocket here.",
-    next_step="Ask the administrator to add the page's origin to allowed_origins.",
+    next_step="Ask the administrator to allow the page's origin.",
 )
 _RUN: Final = Operation("POST", RUNS, "")
 
