@@ -109,6 +109,22 @@ async def elements(page: Page) -> int:
     return count
 
 
+async def output_is_text(page: Page) -> None:
+    """Run what writes markup, control characters, and more than a page holds."""
+    output = await run(page, HOSTILE)
+    await expect(output).to_contain_text("<script>alert(1)</script>␀\u2039202e\u203acod.exe")
+    await expect(output.locator(".line").last).to_have_text("3 %")
+    assert await page.title() == f"{NAME} · Sandpod"
+
+    output = await run(page, LINES)
+    await expect(output).to_contain_text("the end")
+    await expect(output).to_contain_text("earlier lines are not shown")
+    assert await elements(page) < MAX_ELEMENTS
+    output = await run(page, LONG)
+    await expect(output).to_contain_text("more characters")
+    assert len(await output.inner_text()) < 10_000
+
+
 @pytest.mark.promise("console-text")
 async def test_a_user_signs_in_creates_a_sandbox_runs_programs_and_stops_one(place: Place) -> None:
     page = await place.page()
@@ -141,18 +157,11 @@ async def test_a_user_signs_in_creates_a_sandbox_runs_programs_and_stops_one(pla
     await expect(page.locator("#shown img")).to_be_visible()
     await run(page, TABLE, "notebook")
     await expect(page.frame_locator("#shown iframe").get_by_text("<i>x</i>")).to_be_visible()
-    output = await run(page, HOSTILE)
-    await expect(output).to_contain_text("<script>alert(1)</script>␀\u2039202e\u203acod.exe")
-    await expect(output.locator(".line").last).to_have_text("3 %")
-    assert await page.title() == f"{NAME} · Sandpod"
-
-    output = await run(page, LINES)
-    await expect(output).to_contain_text("the end")
-    await expect(output).to_contain_text("earlier lines are not shown")
-    assert await elements(page) < MAX_ELEMENTS
-    output = await run(page, LONG)
-    await expect(output).to_contain_text("more characters")
-    assert len(await output.inner_text()) < 10_000
+    await run(page, "open('<u>.md', 'w').write('made')")
+    await page.locator("#shown button", has_text="<u>.md").click()
+    await expect(page.locator("#preview-body pre")).to_have_text("made")
+    await page.locator("#preview").get_by_role("button", name="Close").click()
+    await output_is_text(page)
 
     await write(page, "import time\nprint('on', flush=True)\ntime.sleep(600)")
     await page.keyboard.press("Tab")
