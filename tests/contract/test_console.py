@@ -23,6 +23,11 @@ SHOTS: Final = ROOT / ".build/screenshots"
 AXE: Final = Path(sys.prefix) / "console/node_modules/axe-core/axe.min.js"
 NAME: Final = "<img src=x onerror=alert(1)>"
 FILE: Final = "<b>&\"' #%.txt"
+PASTE: Final = """(editor, text) => {
+  const clipboardData = new DataTransfer()
+  clipboardData.setData("text/plain", text)
+  editor.dispatchEvent(new ClipboardEvent("paste", {clipboardData, bubbles: true, cancelable: true}))
+}"""
 MAX_ELEMENTS: Final = 6000  # of a page, whatever a program writes
 PATIENCE: Final = 60_000  # ms after which a test that waits has failed
 WAITS: Final = """\
@@ -89,10 +94,10 @@ async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place
 
 
 async def write(page: Page, code: str, context: str = "") -> None:
-    """Put a program into the editor, as by the keyboard."""
+    """Paste a program into the editor, in place of what is there."""
     await page.locator(".cm-content").click()
     await page.keyboard.press("Control+a")
-    await page.keyboard.insert_text(code)
+    await page.locator(".cm-content").evaluate(PASTE, code)
     await page.get_by_label("Context").fill(context)
 
 
@@ -107,6 +112,22 @@ async def run(page: Page, code: str, context: str = "") -> Locator:
 async def elements(page: Page) -> int:
     count: int = await page.evaluate("document.querySelectorAll('*').length")
     return count
+
+
+async def output_is_text(page: Page) -> None:
+    """Run what writes markup, control characters, and more than a page holds."""
+    output = await run(page, HOSTILE)
+    await expect(output).to_contain_text("<script>alert(1)</script>␀\u2039202e\u203acod.exe")
+    await expect(output.locator(".line").last).to_have_text("3 %")
+    assert await page.title() == f"{NAME} · Sandpod"
+
+    output = await run(page, LINES)
+    await expect(output).to_contain_text("the end")
+    await expect(output).to_contain_text("earlier lines are not shown")
+    assert await elements(page) < MAX_ELEMENTS
+    output = await run(page, LONG)
+    await expect(output).to_contain_text("more characters")
+    assert len(await output.inner_text()) < 10_000
 
 
 @pytest.mark.promise("console-text")
@@ -141,18 +162,11 @@ async def test_a_user_signs_in_creates_a_sandbox_runs_programs_and_stops_one(pla
     await expect(page.locator("#shown img")).to_be_visible()
     await run(page, TABLE, "notebook")
     await expect(page.frame_locator("#shown iframe").get_by_text("<i>x</i>")).to_be_visible()
-    output = await run(page, HOSTILE)
-    await expect(output).to_contain_text("<script>alert(1)</script>␀\u2039202e\u203acod.exe")
-    await expect(output.locator(".line").last).to_have_text("3 %")
-    assert await page.title() == f"{NAME} · Sandpod"
-
-    output = await run(page, LINES)
-    await expect(output).to_contain_text("the end")
-    await expect(output).to_contain_text("earlier lines are not shown")
-    assert await elements(page) < MAX_ELEMENTS
-    output = await run(page, LONG)
-    await expect(output).to_contain_text("more characters")
-    assert len(await output.inner_text()) < 10_000
+    await run(page, "open('<u>.md', 'w').write('made')")
+    await page.locator("#shown button", has_text="<u>.md").click()
+    await expect(page.locator("#preview-body pre")).to_have_text("made")
+    await page.locator("#preview").get_by_role("button", name="Close").click()
+    await output_is_text(page)
 
     await write(page, "import time\nprint('on', flush=True)\ntime.sleep(600)")
     await page.keyboard.press("Tab")
@@ -253,6 +267,8 @@ async def test_a_terminal_echoes_and_goes_on_when_its_connection_breaks(place: P
     await page.keyboard.type("exit 3\n")
     await expect(state).to_contain_text("exit code 3")
     await page.context.close()
+    # Of Playwright's stand-in, which passes on to a connection that it has closed.
+    place.complaints = [each for each in place.complaints if "already in CLOSING" not in each]
 
 
 @pytest.mark.promise("key-revoked", "owners-apart")

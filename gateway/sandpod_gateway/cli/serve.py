@@ -19,6 +19,7 @@ from sandpod_api import log_lines
 from sandpod_gateway import temporary
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
+from sandpod_gateway.auth.verifier import RESOURCE_PATH
 from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.http import connections
@@ -182,6 +183,8 @@ def _uvicorn(gateway: Gateway, settings: Settings, certificate: Certificate | No
 def _banner(settings: Settings) -> str:
     """Return the address, how to try it, and what is not protected; the settings have the port that is in use."""
     lines = [f"Sandpod is ready: {settings.url}\n"]
+    if settings.console.enabled:
+        lines.append(f"  In a browser: {settings.url.removesuffix(RESOURCE_PATH)}/\n")
     if not settings.has_keys:
         lines.append(f"  Try it: {_program('fastmcp')} call {settings.url} run_python_code code='print(\"hello\")'\n")
         lines.append("  No key is needed: every program on this machine can connect, and nothing else.\n")

@@ -5,6 +5,7 @@ import { bytes } from "./files.js";
 import { frame } from "./shown.js";
 
 const MAX_READ = 256 * 1024; // bytes
+const MAX_PAGE = 8 * 1024 * 1024; // bytes: figures bring the library that draws them
 const MAX_ROWS = 500;
 const MAX_COLUMNS = 50;
 const $ = (id) => document.getElementById(id);
@@ -28,7 +29,7 @@ export async function preview(entry, url) {
 
 async function text(entry, url, type) {
   if (!entry.size) return [element("p", { className: "muted", textContent: "The file is empty." })];
-  const answer = await request(url.replace("/api/v1", ""), { headers: { Range: `bytes=0-${MAX_READ - 1}` } });
+  const answer = await request(url.replace("/api/v1", ""), { headers: { Range: `bytes=0-${(type === "text/html" ? MAX_PAGE : MAX_READ) - 1}` } });
   const data = new Uint8Array(await answer.arrayBuffer());
   const content = new TextDecoder().decode(data);
   const parts = [];
@@ -36,7 +37,7 @@ async function text(entry, url, type) {
   if (data.subarray(0, 8192).includes(0)) return [element("p", { className: "muted", textContent: `No text: ${bytes(entry.size)} of ${type || "an unknown type"}.` })];
   if (type === "text/html") parts.push(frame(content));
   if (type === "text/csv" || type === "text/tab-separated-values") parts.push(table(content, type === "text/csv" ? "," : "\t"));
-  else parts.push(element("pre", { textContent: plain(type === "application/json" ? indented(content) : content) }));
+  else parts.push(element("pre", { textContent: plain(type === "application/json" ? indented(content) : content.slice(0, MAX_READ)) }));
   return parts;
 }
 
