@@ -13,12 +13,8 @@ from websockets.exceptions import InvalidStatus
 
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth.api_keys import make_key
-<<<<<<< HEAD
-from sandpod_gateway.rest import key_check
-=======
 from sandpod_gateway.backends.local.backend import LocalBackend
-from sandpod_gateway.rest import terminal as rest
->>>>>>> terminal
+from sandpod_gateway.rest import key_check
 from sandpod_gateway.rest.terminal_client import WINDOW
 from sandpod_gateway.settings import Settings
 from support.gateway.served import LOCAL, Served, gateway
@@ -190,7 +186,6 @@ async def test_who_may_not_is_refused_and_secrets_are_hidden(tmp_path: Path, mon
     assert VALUE not in audit.read_text()
 
 
-<<<<<<< HEAD
 async def hides_much(address: str, key: str) -> None:
     """What is hidden need not be acknowledged, by a client that does that now and then."""
     command = 'for i in $(seq 500); do printf %s "$LONG"; done'
@@ -198,7 +193,8 @@ async def hides_much(address: str, key: str) -> None:
         client.every = 64 * 1024
         assert (await client.last())[1] == 1000
         assert client.got == b"[secret LONG]" * 500
-=======
+
+
 class Shared(LocalBackend):
     """One for several gateways: it starts with the first and ends with the last."""
 
@@ -233,7 +229,6 @@ async def test_another_gateway_goes_on_within_output_that_is_masked(tmp_path: Pa
             shown += client.got
             query["received"] = len(shown)
     assert shown.decode() == "".join(f"{number} [secret TOKEN]\r\n" for number in range(1, 9001)) + "whole\r\n"
->>>>>>> terminal
 
 
 async def until_accepted(
