@@ -11,14 +11,10 @@ import pytest
 import yaml
 from websockets.exceptions import InvalidStatus
 
-from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth.api_keys import make_key
-from sandpod_gateway.backends.local.backend import LocalBackend
 from sandpod_gateway.rest import key_check
 from sandpod_gateway.rest.terminal_client import WINDOW
-from sandpod_gateway.settings import Settings
 from support.gateway.served import LOCAL, Served, gateway
-from support.gateway.server import listening
 from support.gateway.terminal import TerminalClient, terminal
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs_userns]
@@ -193,42 +189,6 @@ async def hides_much(address: str, key: str) -> None:
         client.every = 64 * 1024
         assert (await client.last())[1] == 1000
         assert client.got == b"[secret LONG]" * 500
-
-
-class Shared(LocalBackend):
-    """One for several gateways: it starts with the first and ends with the last."""
-
-    users = 0
-
-    async def start(self) -> None:
-        self.users += 1
-        if self.users == 1:
-            await super().start()
-
-    async def close(self) -> None:
-        self.users -= 1
-        if not self.users:
-            await super().close()
-
-
-@pytest.mark.promise("terminal-lossless", "secret-split")
-async def test_another_gateway_goes_on_within_output_that_is_masked(tmp_path: Path) -> None:
-    (tmp_path / "value").write_text(VALUE)
-    settings = Settings.model_validate(
-        {"backend": "local", "local": {"warm": 0, "secrets": [{"name": "TOKEN", "file": str(tmp_path / "value")}]}}
-    )
-    backend, shown = Shared(settings.local), b""
-    async with AsyncExitStack() as stack:
-        addresses = [await stack.enter_async_context(listening(Gateway(settings, backend), settings)) for _ in range(2)]
-        query: dict[str, Any] = {"command": "for i in $(seq 3000); do echo $i $TOKEN; done; echo whole; read"}
-        for place, until in enumerate((r"\n50 \[", r"\n1000 \[", r"\n2000 \[sec", "whole")):
-            async with terminal(addresses[place % 2], **query) as client:
-                query = {"terminal": client.said[0]["terminal"]}
-                await client.until(until)
-                await client.socket.close(1001)
-            shown += client.got
-            query["received"] = len(shown)
-    assert shown.decode() == "".join(f"{number} [secret TOKEN]\r\n" for number in range(1, 3001)) + "whole\r\n"
 
 
 async def until_accepted(

@@ -87,6 +87,9 @@ def cause(reason: Reason, detail: str = "") -> Cause:
     return Cause(reason, clean(f"{reason.sentence[:-1]}: {more}") if more else reason.sentence)
 
 
+_KILLED: Final = 137  # exit code of a process that SIGKILL ended
+
+
 def end_of(pod: Pod, *, was_ready: bool) -> Cause | None:
     """Return why the pod has ended, or None while it has not. One that was never ready has not started."""
     if not pod.ended:
@@ -123,7 +126,10 @@ def _end_of_container(ended: StateDetail, *, was_ready: bool) -> Cause:
         return cause(Reason.NETWORK_OPEN, reached)
     if ended.reason in _NEVER_RAN or not was_ready:
         return start_failed(ended.message or f"its process ended with exit code {ended.exit_code}.")
-    return cause(Reason.POD_FAILED, ended.message or f"the runner ended with exit code {ended.exit_code}.")
+    what = f"the runner ended with exit code {ended.exit_code}."
+    if ended.exit_code == _KILLED:  # nodes do not always learn in time that it was for this
+        what = "the runner was killed, and the node does not say why. Most often that is for lack of memory."
+    return cause(Reason.POD_FAILED, ended.message or what)
 
 
 def network_open(ended: StateDetail | None) -> str | None:

@@ -43,7 +43,7 @@ class Team:
     def __init__(self, stack: AsyncExitStack, settings: dict[str, Any]) -> None:
         self._stack = stack
         self._settings = settings
-        self.port = free_port(ONE)
+        self.port = free_port(ONE, OTHER)
         self.ready: list[str] = []
         self.broken = False  # whether the name can't be looked up
 

@@ -298,6 +298,7 @@ def _answering(place: Place, monkeypatch: pytest.MonkeyPatch, step: int) -> list
 async def test_runner_that_does_not_wait_is_asked_at_the_gateways_pace(
     alice: Caller, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tail, "SOON", PATIENCE)
     monkeypatch.setattr(tail, "PAUSE", PATIENCE)
     sandbox = (await alice.call("create_sandbox"))["sandbox"]
     asked = _answering(place, monkeypatch, step=0)
