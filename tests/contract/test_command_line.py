@@ -40,15 +40,9 @@ async def test_run_streams_and_has_the_programs_input_arguments_and_exit_code(al
 
     # What is written is there before the program ends.
     process = await asyncio.create_subprocess_exec(
-        *(
-            sys.executable,
-            "-m",
-            "sandpod",
-            "run",
-            "-n",
-            "-c",
-            "print('begun', flush=True); import time; time.sleep(600)",
-        ),
+        *("env", "--default-signal=INT"),  # what runs in the background of a shell ignores it, and so do its children
+        *(sys.executable, "-m", "sandpod", "run", "-n", "-c"),
+        "print('begun', flush=True); import time; time.sleep(600)",
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
