@@ -108,13 +108,9 @@ class Gateway:
             installer=self._installer,
             metrics=self.metrics,
         )
-        guards = create_guards(
-            self._parts, self._audit, max_calls=limits.max_requests_per_owner, toolsets=settings.toolsets
-        )
+        guards = create_guards(parts, self._audit, max_calls=limits.max_requests_per_owner, toolsets=settings.toolsets)
         keys = KeyManager(self._key_source, settings.auth.change_keys, self._keys.entries, self._use_keys)
-        self._rest_tools = create_rest_tools(
-            self._parts, guards, settings, manager=keys, log=self._audit, backend=backend
-        )
+        self._rest_tools = create_rest_tools(parts, guards, settings, manager=keys, log=self._audit, backend=backend)
         self.mcp = create_mcp(
             parts,
             guards=guards,

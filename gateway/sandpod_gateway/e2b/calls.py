@@ -23,6 +23,7 @@ from sandpod_gateway.masking.current import Call, calling
 from sandpod_gateway.mcp.audit import who
 from sandpod_gateway.mcp.calls import check_scope
 from sandpod_gateway.mcp.toolbox import Parts, SetTool
+from sandpod_gateway.rest.events import PAUSE_SECONDS, WAIT_SECONDS
 from sandpod_gateway.rest.requests import ACTS, key_needed, while_connected
 from sandpod_gateway.runs.background import READ_LIMIT
 from sandpod_gateway.sandboxes.lifetimes import Lifetimes
@@ -32,8 +33,6 @@ Valid = Callable[[], Awaitable[bool]]
 """Tells whether what a request was let in with is valid still."""
 
 SANDBOX: Final = "sandpod.e2b.sandbox"  # in the scope of a request that is for one: its handle
-WAIT_SECONDS: Final = 15.0  # for output, after which something is sent that keeps proxies from hanging up
-PAUSE_SECONDS: Final = 0.05  # between two looks at a run, whatever its sandbox says
 FULL_PAUSE_SECONDS: Final = 0.005  # where there is more already
 _AT_ONCE: Final = 3  # looks without a pause, so that a short run is over as soon as it can be
 

@@ -7,7 +7,7 @@ its sandbox, bounded, and holds up nothing here.
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Final, NamedTuple
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -15,6 +15,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.masking.current import calling
 from sandpod_gateway.rest.answers import as_json
+from sandpod_gateway.rest.requests import first_ended
 from sandpod_gateway.runs.background import READ_LIMIT, BackgroundRuns
 
 PAUSE_SECONDS: Final = 0.05  # between two looks, whatever the sandbox says
@@ -78,17 +79,10 @@ async def as_stream(events: Events) -> AsyncIterator[bytes]:
 async def send_events(socket: WebSocket, events: Events, *_scope: object) -> None:
     """Send events as text messages, each {"event", "data", "id"}, until the last one, or the client leaves."""
     await socket.accept()
-    tasks = [asyncio.ensure_future(each) for each in (_send(socket, events), _until_left(socket))]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    except (WebSocketDisconnect, RuntimeError):  # the latter where the end is not read yet
-        return
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    with suppress(WebSocketDisconnect, RuntimeError):  # the latter where the end is not read yet
+        async with first_ended(_send(socket, events), _until_left(socket)) as done:
+            for task in done:
+                task.result()
 
 
 async def _send(socket: WebSocket, events: Events) -> None:

@@ -1,7 +1,8 @@
 """What is asked of every request: whose it is, and a body that is bounded and readable."""
 
 import asyncio
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any, Final
 
 import pydantic_core
@@ -82,15 +83,23 @@ def parsed(body: bytes) -> dict[str, Any]:
     return value
 
 
-async def while_connected(request: Request, work: Any) -> Any:
-    """Return what `work` returns; end it when the client leaves. Raises ClientDisconnect then."""
-    tasks = asyncio.ensure_future(work), asyncio.ensure_future(until_left(request.receive))
+@asynccontextmanager
+async def first_ended(*works: Awaitable[Any]) -> AsyncIterator[set[asyncio.Future[Any]]]:
+    """Give those of several works that ended first; all are over when this is left."""
+    tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(work) for work in works]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if tasks[0].done():
-            return tasks[0].result()
-        raise ClientDisconnect
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        yield done
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def while_connected(request: Request, work: Any) -> Any:
+    """Return what `work` returns; end it when the client leaves. Raises ClientDisconnect then."""
+    task = asyncio.ensure_future(work)
+    async with first_ended(task, until_left(request.receive)):
+        if task.done():
+            return task.result()
+        raise ClientDisconnect

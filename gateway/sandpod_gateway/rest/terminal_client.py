@@ -15,6 +15,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.strict_model import StrictModel
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.rest.requests import first_ended
 from sandpod_gateway.terminals.terminal import Terminal
 
 WINDOW: Final = 256 * 1024  # bytes that may be sent before the client has acknowledged them
@@ -45,22 +46,16 @@ class TerminalClient:
 
     async def serve(self, watch: Callable[[], Coroutine[Any, Any, None]]) -> dict[str, Any] | None:
         """Serve until the client leaves, or the program ends: then return how. `watch` may end it by an error."""
-        tasks: list[asyncio.Future[Any]] = []
         try:
             received, offset = self._terminal.channel.received, self._terminal.output.sent
             await self._tell(terminal=self._terminal.name, received=received, offset=offset)
             shows = asyncio.ensure_future(self._show())
-            tasks += [shows, *map(asyncio.ensure_future, (self._receive(), self._type(), watch()))]
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-            return shows.result() if shows in done else None
+            async with first_ended(shows, self._receive(), self._type(), watch()) as done:
+                for task in done:
+                    task.result()
+                return shows.result() if shows in done else None
         except (WebSocketDisconnect, RuntimeError):  # the latter where the end is not read yet
             return None  # nobody reads it
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _show(self) -> dict[str, Any]:
         while True:
