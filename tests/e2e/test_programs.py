@@ -66,7 +66,7 @@ async def test_terminal_in_a_pod_goes_on_at_whichever_gateway_its_client_comes_b
         await shell.until(r"\$ ")
         assert re.fullmatch(r"/dev/pts/\d+", await shell.run("tty"))
         assert await shell.run("stty size") == "24 90"
-        await shell.type("echo be''gun; sleep 600\n")
+        await shell.type("sh -c 'echo be\"\"gun; exec sleep 600'\n")
         await shell.until("begun\r\n")
         await shell.type("\x03code=$?\n")
         assert await shell.run("echo $code") == "130"
