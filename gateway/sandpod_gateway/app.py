@@ -18,12 +18,11 @@ from starlette.routing import BaseRoute, Mount
 from sandpod_gateway.audit.log import AuditLog
 from sandpod_gateway.auth.api_keys import KeyFile
 from sandpod_gateway.auth.callers import LOCAL, LOCAL_KEY_ID
-from sandpod_gateway.auth.factory import create_auth
+from sandpod_gateway.auth.factory import create_auth, is_proxied
 from sandpod_gateway.auth.key_changes import KeyChanges
 from sandpod_gateway.auth.key_file import WatchedFile
 from sandpod_gateway.auth.key_management import KeyManager
 from sandpod_gateway.auth.links import POLL_SECONDS, Links, MemoryStore
-from sandpod_gateway.auth.oidc.proxy import SignIn
 from sandpod_gateway.auth.verifier import RESOURCE_PATH, Keys
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.capabilities import capabilities, facts
@@ -157,7 +156,7 @@ class Gateway:
             repeat(POLL_SECONDS, self._links.refresh, task="link_keys"),
             *(repeat(seconds, work, task="usage") for seconds, work in self._accounting.work()),
         ]
-        if isinstance(self._auth, SignIn):
+        if is_proxied(self._auth):
             await self._attempt(refresh := partial(self._auth.refresh, self._sign_in_keys), "sign_in_key")
             work.append(repeat(POLL_SECONDS, refresh, task="sign_in_key"))
         if self._settings.peers.name is not None:
@@ -276,7 +275,7 @@ class Gateway:
         return app
 
     def _sign_in_routes(self) -> Sequence[BaseRoute]:
-        if isinstance(self._auth, SignIn):
+        if is_proxied(self._auth):
             return sign_in_routes(self._auth, self.metrics, self._audit)
         return self._auth.get_well_known_routes(RESOURCE_PATH) if self._auth is not None else []
 

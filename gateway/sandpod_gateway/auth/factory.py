@@ -1,15 +1,19 @@
 """Chooses what checks the callers of a server."""
 
+from typing import TYPE_CHECKING, TypeGuard
+
 from fastmcp.server.auth import AuthProvider
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.oidc.places import MemoryPlaces, StatePlaces
-from sandpod_gateway.auth.oidc.proxy import SignIn
+from sandpod_gateway.auth.oidc.proxied import Proxied
 from sandpod_gateway.auth.oidc.resource_server import ResourceServer
 from sandpod_gateway.auth.oidc.settings import OidcSettings, is_encrypted
-from sandpod_gateway.auth.oidc.state import SignInState
 from sandpod_gateway.auth.verifier import Keys, Verifier
 from sandpod_gateway.errors import StartError
+
+if TYPE_CHECKING:
+    from sandpod_gateway.auth.oidc.proxy import SignIn
 
 
 def create_auth(
@@ -33,4 +37,12 @@ def create_auth(
     if not is_encrypted(public_url):
         message = "Users can't sign in through a gateway whose address, links.public_url, does not begin with https://."
         raise StartError(ErrorCode.INVALID_ARGUMENT, message, next_step="Put TLS in front of it, or set tls.cert.")
+    from sandpod_gateway.auth.oidc.proxy import SignIn  # noqa: PLC0415 - for this kind of sign-in alone
+    from sandpod_gateway.auth.oidc.state import SignInState  # noqa: PLC0415 - as above
+
     return SignIn(oidc, keys, SignInState(places or MemoryPlaces()), public_url)
+
+
+def is_proxied(auth: AuthProvider | None) -> "TypeGuard[SignIn]":
+    """Return whether users sign in through the gateway."""
+    return isinstance(auth, Proxied)

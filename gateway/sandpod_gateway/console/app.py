@@ -19,7 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.current import owner_in
-from sandpod_gateway.auth.oidc.proxy import CONSOLE_BACK, SignIn
+from sandpod_gateway.auth.factory import is_proxied
+from sandpod_gateway.auth.oidc.proxied import CONSOLE_BACK
 from sandpod_gateway.console.account_pages import AccountPages
 from sandpod_gateway.console.assets import Assets
 from sandpod_gateway.console.calls import Call, Calls, RefusedCall
@@ -119,7 +120,7 @@ class Console:
     def _provider(self, views: Views, guarded: "_Guarded") -> list[Route]:
         """Return the routes by which users sign in at a provider, where the gateway leads them to it."""
         exchange = [each.app for each in self.sign_in if isinstance(each, Route) and each.path == "/token"]
-        if not isinstance(self.mcp.auth, SignIn) or not exchange:
+        if not is_proxied(self.mcp.auth) or not exchange:
             return []
         pages = ProviderPages(views, self.sessions, self.mcp.auth, exchange[0])
         return [

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from http import HTTPStatus
 from secrets import token_urlsafe
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 from uuid import uuid4
 
@@ -23,11 +23,14 @@ from starlette.types import ASGIApp, Message, Scope
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.oidc.claims import RefusedError
-from sandpod_gateway.auth.oidc.proxy import CONSOLE_BACK, SignIn
+from sandpod_gateway.auth.oidc.proxied import CONSOLE_BACK
 from sandpod_gateway.console.session import SECONDS, Sessions
 from sandpod_gateway.console.sign_in import local_path
 from sandpod_gateway.console.views import Views
 from sandpod_gateway.errors import SandpodError
+
+if TYPE_CHECKING:
+    from sandpod_gateway.auth.oidc.proxy import SignIn
 
 NAME: Final = "Sandpod console"
 _MAX_ERROR: Final = 64  # characters of a provider's error
@@ -40,7 +43,7 @@ class ProviderPages:
 
     views: Views
     sessions: Sessions
-    auth: SignIn
+    auth: "SignIn"
     token: ASGIApp  # the endpoint where clients exchange their codes
 
     async def leave(self, request: Request) -> Response:

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from fastmcp.server.auth import AuthProvider
@@ -15,14 +15,17 @@ from sandpod_gateway.audit.act import Act
 from sandpod_gateway.audit.log import AuditLog
 from sandpod_gateway.auth.callers import TOKEN_KEY_ID, facts_of
 from sandpod_gateway.auth.current import CallerToken, owner_in
+from sandpod_gateway.auth.factory import is_proxied
 from sandpod_gateway.auth.oidc.claims import RefusedError
-from sandpod_gateway.auth.oidc.proxy import SignIn
 from sandpod_gateway.auth.verifier import MAX_KEY
 from sandpod_gateway.console.calls import form
 from sandpod_gateway.console.session import PREFIX, Sessions
 from sandpod_gateway.console.views import Views
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.audit import client_of
+
+if TYPE_CHECKING:
+    from sandpod_gateway.auth.oidc.proxy import SignIn
 
 SIGN_IN: Final = "/sign-in"
 
@@ -75,7 +78,7 @@ class SignInPages:
     async def sign_out(self, request: Request) -> Response:
         """End the session in this browser."""
         credential = self.sessions.opened(self.sessions.cookie(request.scope) or "")
-        if isinstance(self.auth, SignIn) and credential is not None:
+        if is_proxied(self.auth) and credential is not None:
             with suppress(RefusedError, SandpodError):  # it ends by itself
                 await self._revoke(self.auth, credential)
         answer = RedirectResponse(f"{PREFIX}{SIGN_IN}", HTTPStatus.SEE_OTHER)
@@ -83,12 +86,12 @@ class SignInPages:
         answer.headers["Clear-Site-Data"] = '"storage"'
         return answer
 
-    async def _revoke(self, auth: SignIn, credential: str) -> None:
+    async def _revoke(self, auth: "SignIn", credential: str) -> None:
         """End what a user got at the provider; a key goes on."""
         found = await auth.verify_token(credential)
         if isinstance(found, CallerToken) and found.caller.key_id == TOKEN_KEY_ID:
             await auth.revoke_token(found)
 
     def _form(self, request: Request, following: str, note: str, status: int = HTTPStatus.OK) -> Response:
-        context = {"next": local_path(following), "note": note, "provider": isinstance(self.auth, SignIn)}
+        context = {"next": local_path(following), "note": note, "provider": is_proxied(self.auth)}
         return self.views.answer(request, "sign_in.html", context, status=status, signed_in=False)

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cachetools import TTLCache
 from starlette.datastructures import MutableHeaders
@@ -17,13 +17,15 @@ from sandpod_gateway.audit.act import current, note
 from sandpod_gateway.audit.log import AuditLog
 from sandpod_gateway.auth.callers import facts_of
 from sandpod_gateway.auth.oidc.claims import RefusedError
-from sandpod_gateway.auth.oidc.proxy import SignIn
 from sandpod_gateway.auth.verifier import RESOURCE_PATH
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.audit import SignInAudit
 from sandpod_gateway.http.limits import replayed
 from sandpod_gateway.http.negotiation import problem
 from sandpod_gateway.metrics import Metrics
+
+if TYPE_CHECKING:
+    from sandpod_gateway.auth.oidc.proxy import SignIn
 
 MAX_BODY: Final = 64 * 1024  # bytes of a form or a registration
 PER_MINUTE: Final = 600  # requests of one address; a sign-in takes about eight, and many users may share an address
@@ -55,7 +57,7 @@ class Guarded:
     """One endpoint; refuses a request that is too large, or one too many, or comes while nobody can sign in."""
 
     app: ASGIApp
-    sign_in: SignIn
+    sign_in: "SignIn"
     bounds: Bounds
     log: AuditLog
 
@@ -91,7 +93,7 @@ class Guarded:
         await problem(error, headers=headers)(scope, receive, send)
 
 
-def sign_in_routes(sign_in: SignIn, metrics: Metrics, log: AuditLog) -> list[Route]:
+def sign_in_routes(sign_in: "SignIn", metrics: Metrics, log: AuditLog) -> list[Route]:
     """Return all routes of sign-in, what leads clients to it among them."""
     bounds = Bounds(metrics)
     routes = sign_in.get_routes(RESOURCE_PATH)

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any
 
 import httpx2
 from fastmcp.server.auth import AccessToken, TokenVerificationError, TokenVerifier
@@ -35,6 +35,7 @@ from sandpod_gateway.auth.links import SecretStore
 from sandpod_gateway.auth.oidc.answers import Answers, Introspection, unavailable
 from sandpod_gateway.auth.oidc.claims import RefusedError, caller_token
 from sandpod_gateway.auth.oidc.provider import UNREACHABLE, UNUSABLE, Provider
+from sandpod_gateway.auth.oidc.proxied import CONSOLE_BACK, Proxied
 from sandpod_gateway.auth.oidc.registrations import Registrations
 from sandpod_gateway.auth.oidc.resource_server import JWT_DOTS, middleware_of
 from sandpod_gateway.auth.oidc.settings import OidcSettings, ProxySettings
@@ -44,10 +45,8 @@ from sandpod_gateway.auth.oidc.tokens import MAX_TOKEN, OidcVerifier
 from sandpod_gateway.auth.verifier import RESOURCE_PATH, Keys
 from sandpod_gateway.errors import SandpodError
 
-CONSOLE_BACK: Final = "/console/sign-in/back"  # where users of the console are led back to
 
-
-class SignIn(OAuthProxy):
+class SignIn(OAuthProxy, Proxied):
     """Lets users sign in at the provider and checks what requests come with: the tokens that they get, and API keys."""
 
     def __init__(self, settings: OidcSettings, keys: Keys, state: SignInState, public_url: str) -> None:
