@@ -24,7 +24,7 @@ class _Explained(StrEnum):
 
 
 class ConditionType(_Explained):
-    """What is observed of a Sandbox; the last two are a pool's. A tenant has Ready alone."""
+    """What is observed of a Sandbox; the last three are a pool's. A tenant has Ready alone."""
 
     POD_SCHEDULED = "PodScheduled", "Whether the pod has a node."
     NETWORK_ISOLATED = "NetworkIsolated", "Whether all that must be out of reach is; the runner tries it from inside."
@@ -38,6 +38,7 @@ class ConditionType(_Explained):
     SUSPENDED = "Suspended", "Whether it is suspended; reported once it has been."
     AVAILABLE = "Available", "For a pool: whether a warm sandbox can be claimed."
     PROGRESSING = "Progressing", "For a pool: whether warm sandboxes are being created."
+    SCALING_LIMITED = "ScalingLimited", "For a pool with autoscale: whether it wants fewer than its claims ask for."
 
 
 class Reason(_Explained):
@@ -81,6 +82,8 @@ class Reason(_Explained):
     POOL_FILLING = "PoolFilling", "Some warm sandboxes are still starting."
     POOL_EMPTY = "PoolEmpty", "No warm sandbox is ready."
     POOL_BLOCKED = "PoolBlocked", "Warm sandboxes can't start; the message says why."
+    DESIRED_WITHIN_RANGE = "DesiredWithinRange", "As many warm sandboxes are wanted as the claims ask for."
+    TOO_MANY_REPLICAS = "TooManyReplicas", "The claims ask for more warm sandboxes than maxReplicas."
     PROVISIONED = "Provisioned", "For a tenant: its namespace has all that the chart's values give it."
     PROVISIONING_FAILED = "ProvisioningFailed", "For a tenant: its namespace can't be made, or not all that is in it."
     NAMESPACE_TAKEN = "NamespaceTaken", "For a tenant: the namespace that it would have is not its own."
@@ -117,6 +120,7 @@ ADVICE: dict[Reason, str] = {
     Reason.IDLE_TIMEOUT: "Create another Sandbox, with a longer lifetime.idleTimeout if this one was too short.",
     Reason.POOL_EMPTY: "Wait, or raise the pool's replicas.",
     Reason.POOL_BLOCKED: "Do what the reason in the message asks for; the operator tries again.",
+    Reason.TOO_MANY_REPLICAS: "Raise the pool's autoscale.maxReplicas if callers find none.",
     Reason.PROVISIONING_FAILED: "Do what the message asks for; the operator tries again.",
     Reason.NAMESPACE_TAKEN: "Give the tenant another name, or remove that namespace; the operator tries again.",
     Reason.NAME_TOO_LONG: "Delete the SandboxTenant, and give the tenant a shorter name.",

@@ -192,7 +192,7 @@ async def test_columns_tell_at_a_glance(objects: Objects) -> None:
     assert wide.splitlines()[0].split()[-3:] == ["REASON", "NODE", "NETWORK"]
     assert wide.splitlines()[1].split()[-3:] == ["OutOfMemory", "n-1", "web"]
     await objects.put(pool(replicas=4))
-    await set_status(objects, "sbxp", "warm", {"readyReplicas": 2, "replicas": 3})
+    await set_status(objects, "sbxp", "warm", {"readyReplicas": 2, "replicas": 3, "desiredReplicas": 4})
     pools = await objects.cluster.kubectl("get", "sbxp", "warm", "-n", objects.namespace)
     assert [line.split()[:4] for line in pools.splitlines()] == [
         ["NAME", "TEMPLATE", "WANTED", "READY"],

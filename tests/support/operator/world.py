@@ -326,7 +326,8 @@ class World:
     async def start_all(self) -> None:
         """Every pod that is not running yet becomes ready."""
         for key, pod in list(self.api.objects.items()):
-            if key.kind == "Pod" and pod.get("status", {}).get("phase", "Pending") == "Pending":
+            waits = key in self.api.objects and pod.get("status", {}).get("phase", "Pending") == "Pending"
+            if key.kind == "Pod" and waits:
                 spec = {**pod["spec"], "nodeName": "node-1"}
                 await self.change(key, spec=spec, status=running())
 

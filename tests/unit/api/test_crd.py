@@ -107,7 +107,7 @@ def test_columns_are_what_kubectl_get_shows() -> None:
     assert shown == {
         "Sandbox": ["Template", "Phase", "Owner", "Age", "Expires", "Reason", "Node", "Network"],
         "SandboxTemplate": ["Image", "Runtime", "Age"],
-        "SandboxPool": ["Template", "Wanted", "Ready", "Age", "Reason"],
+        "SandboxPool": ["Template", "Wanted", "Ready", "Age", "Reason", "Claims/s"],
         "SandboxTenant": ["Namespace", "Ready", "Reason", "Age", "Message"],
     }
 
