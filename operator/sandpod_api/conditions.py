@@ -36,6 +36,7 @@ class ConditionType(_Explained):
     )
     EXPIRED = "Expired", "Whether its lifetime has ended."
     SUSPENDED = "Suspended", "Whether it is suspended; reported once it has been."
+    RESIZED = "Resized", "Whether its requests are its template's; reported if it waited in a pool with lower ones."
     AVAILABLE = "Available", "For a pool: whether a warm sandbox can be claimed."
     PROGRESSING = "Progressing", "For a pool: whether warm sandboxes are being created."
     SCALING_LIMITED = "ScalingLimited", "For a pool with autoscale: whether it wants fewer than its claims ask for."
@@ -78,6 +79,9 @@ class Reason(_Explained):
     ALIVE = "Alive", "The lifetime has not ended."
     TTL_EXPIRED = "TTLExpired", "The lifetime (ttl) has ended."
     IDLE_TIMEOUT = "IdleTimeout", "The sandbox was idle for its whole idle timeout."
+    RESIZED = "Resized", "Its pod has the requests of its template."
+    RESIZE_PENDING = "ResizePending", "Its pod's requests have not been raised yet."
+    RESIZE_INFEASIBLE = "ResizeInfeasible", "Its pod's requests can't be raised; it works with those that it has."
     POOL_FULL = "PoolFull", "All warm sandboxes are ready."
     POOL_FILLING = "PoolFilling", "Some warm sandboxes are still starting."
     POOL_EMPTY = "PoolEmpty", "No warm sandbox is ready."
@@ -118,6 +122,8 @@ ADVICE: dict[Reason, str] = {
     "another Sandbox with it if only a running pod can't have it.",
     Reason.TTL_EXPIRED: "Create another Sandbox, with a longer lifetime.ttl if this one was too short.",
     Reason.IDLE_TIMEOUT: "Create another Sandbox, with a longer lifetime.idleTimeout if this one was too short.",
+    Reason.RESIZE_PENDING: "Nothing, or make room on its node; the message says if the node lacks it.",
+    Reason.RESIZE_INFEASIBLE: "Remove warmRequests from the template, or do what the message asks for.",
     Reason.POOL_EMPTY: "Wait, or raise the pool's replicas.",
     Reason.POOL_BLOCKED: "Do what the reason in the message asks for; the operator tries again.",
     Reason.TOO_MANY_REPLICAS: "Raise the pool's autoscale.maxReplicas if callers find none.",

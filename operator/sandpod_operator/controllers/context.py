@@ -34,6 +34,7 @@ class State:
     refusals: dict[str, Refusal] = field(default_factory=dict)  # by the Sandbox's uid
     kernels: dict[str, Kernel] = field(default_factory=dict)  # of the node of a pod, by the pod's uid
     backoffs: dict[str, PoolBackoff] = field(default_factory=dict)  # by the pool's uid
+    resizes: dict[str, Refusal] = field(default_factory=dict)  # of a pod's higher requests, by the pod's uid
     demands: dict[str, Demand] = field(default_factory=dict)  # by the pool's uid
     claims: Counter[Key] = field(default_factory=Counter)  # of a pool since its last plan
 
@@ -51,6 +52,7 @@ class State:
     def trim(self, sandboxes: AbstractSet[str], pods: AbstractSet[str], pools: AbstractSet[str]) -> None:
         """Drop what is kept about objects whose uids are not among these."""
         self.refusals = {uid: refusal for uid, refusal in self.refusals.items() if uid in sandboxes}
+        self.resizes = {uid: refusal for uid, refusal in self.resizes.items() if uid in pods}
         self.kernels = {uid: kernel for uid, kernel in self.kernels.items() if uid in pods}
         self.backoffs = {uid: backoff for uid, backoff in self.backoffs.items() if uid in pools}
         self.demands = {uid: demand for uid, demand in self.demands.items() if uid in pools}

@@ -16,9 +16,10 @@ from sandpod_kube.resources import Key, key_of
 from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.controllers.context import QUOTA, Context
 from sandpod_operator.controllers.dispatcher import Dispatcher
+from sandpod_operator.controllers.resizer import Resizer
 from sandpod_operator.manifests.pod import find_profile, found_open
 from sandpod_operator.manifests.security import host_users_setting, opened_by
-from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan
+from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan, Resize
 from sandpod_operator.model.observed import ObservedPool, ObservedSandbox, PoolBackoff
 from sandpod_operator.planning.network_policies import is_closed, plan_namespace, plan_template
 from sandpod_operator.planning.pool import PoolPlan, plan_pool
@@ -42,7 +43,7 @@ class Reconciler:
 
     def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
         self._context, self._store, self._cluster = context, context.store, context.cluster
-        self._dispatcher = dispatcher
+        self._dispatcher, self._resizer = dispatcher, Resizer(context, dispatcher)
 
     async def reconcile(self, key: Key) -> datetime | None:
         """Work on one key, and return when to look again at the latest; None means when something happens.
@@ -108,6 +109,7 @@ class Reconciler:
             name_taken=found is not None and pod is None,
             template=template,
             refusal=state.refusals.get(uid),
+            resize_refusal=state.resizes.get(pod.metadata.uid) if pod is not None else None,
             closed=is_closed(namespace, store.policy(namespace, names.POLICY_DENY_ALL)),
             kernel=state.kernels.get(pod.metadata.uid) if pod is not None else None,
             open_allowed=settings.allow_open_network,
@@ -179,6 +181,8 @@ class Reconciler:
                 return await self._create(action)
             case Apply(resource=resource, manifest=manifest):
                 self._dispatcher.saw(resource, await self._cluster.apply(resource, manifest))
+            case Resize():
+                return await self._resizer.resize(action)
             case PatchStatus() | Patch() | Delete():
                 return await self._change(action)
         return True

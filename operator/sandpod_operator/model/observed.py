@@ -96,6 +96,7 @@ class ObservedSandbox:
     name_taken: bool = False  # whether such a pod is still there
     template: SandboxTemplate | None = None
     refusal: Refusal | None = None  # of its pod when it was last tried
+    resize_refusal: Refusal | None = None  # of its pod's higher requests when they were last asked for
     closed: bool = True  # whether the namespace's deny-all policy is in force
     kernel: Kernel | None = None  # of its pod's node, once that was looked at
     user_namespaces: bool = False  # whether its pod can have one of its own; asked only where that decides
