@@ -169,6 +169,8 @@ def values_schema(schema: dict[str, Any], values: dict[str, Any]) -> dict[str, A
         definition = closed(specs[kind])
         definition["required"] = [field for field in definition["required"] if field != _OPTIONAL[name]]
         schema["definitions"][name] = definition
+    # Null as any other default that is not set.
+    schema["definitions"]["pool"]["properties"]["autoscale"]["type"] = ["object", "null"]
     # Beside a pool's spec: the chart makes an autoscaler of it.
     schema["definitions"]["pool"]["properties"]["autoscaling"] = {"$ref": "#/definitions/poolAutoscaling"}
     schema["definitions"]["gatewaySettings"] = settings_schema(Settings, _GATEWAY_OWN)

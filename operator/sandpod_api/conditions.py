@@ -24,7 +24,7 @@ class _Explained(StrEnum):
 
 
 class ConditionType(_Explained):
-    """What is observed of a Sandbox; the last two are a pool's. A tenant has Ready alone."""
+    """What is observed of a Sandbox; the last three are a pool's. A tenant has Ready alone."""
 
     POD_SCHEDULED = "PodScheduled", "Whether the pod has a node."
     NETWORK_ISOLATED = "NetworkIsolated", "Whether all that must be out of reach is; the runner tries it from inside."
@@ -36,8 +36,10 @@ class ConditionType(_Explained):
     )
     EXPIRED = "Expired", "Whether its lifetime has ended."
     SUSPENDED = "Suspended", "Whether it is suspended; reported once it has been."
+    RESIZED = "Resized", "Whether its requests are its template's; reported if it waited in a pool with lower ones."
     AVAILABLE = "Available", "For a pool: whether a warm sandbox can be claimed."
     PROGRESSING = "Progressing", "For a pool: whether warm sandboxes are being created."
+    SCALING_LIMITED = "ScalingLimited", "For a pool with autoscale: whether it wants fewer than its claims ask for."
 
 
 class Reason(_Explained):
@@ -77,10 +79,15 @@ class Reason(_Explained):
     ALIVE = "Alive", "The lifetime has not ended."
     TTL_EXPIRED = "TTLExpired", "The lifetime (ttl) has ended."
     IDLE_TIMEOUT = "IdleTimeout", "The sandbox was idle for its whole idle timeout."
+    RESIZED = "Resized", "Its pod has the requests of its template."
+    RESIZE_PENDING = "ResizePending", "Its pod's requests have not been raised yet."
+    RESIZE_INFEASIBLE = "ResizeInfeasible", "Its pod's requests can't be raised; it works with those that it has."
     POOL_FULL = "PoolFull", "All warm sandboxes are ready."
     POOL_FILLING = "PoolFilling", "Some warm sandboxes are still starting."
     POOL_EMPTY = "PoolEmpty", "No warm sandbox is ready."
     POOL_BLOCKED = "PoolBlocked", "Warm sandboxes can't start; the message says why."
+    DESIRED_WITHIN_RANGE = "DesiredWithinRange", "As many warm sandboxes are wanted as the claims ask for."
+    TOO_MANY_REPLICAS = "TooManyReplicas", "The claims ask for more warm sandboxes than maxReplicas."
     PROVISIONED = "Provisioned", "For a tenant: its namespace has all that the chart's values give it."
     PROVISIONING_FAILED = "ProvisioningFailed", "For a tenant: its namespace can't be made, or not all that is in it."
     NAMESPACE_TAKEN = "NamespaceTaken", "For a tenant: the namespace that it would have is not its own."
@@ -115,8 +122,11 @@ ADVICE: dict[Reason, str] = {
     "another Sandbox with it if only a running pod can't have it.",
     Reason.TTL_EXPIRED: "Create another Sandbox, with a longer lifetime.ttl if this one was too short.",
     Reason.IDLE_TIMEOUT: "Create another Sandbox, with a longer lifetime.idleTimeout if this one was too short.",
+    Reason.RESIZE_PENDING: "Nothing, or make room on its node; the message says if the node lacks it.",
+    Reason.RESIZE_INFEASIBLE: "Remove warmRequests from the template, or do what the message asks for.",
     Reason.POOL_EMPTY: "Wait, or raise the pool's replicas.",
     Reason.POOL_BLOCKED: "Do what the reason in the message asks for; the operator tries again.",
+    Reason.TOO_MANY_REPLICAS: "Raise the pool's autoscale.maxReplicas if callers find none.",
     Reason.PROVISIONING_FAILED: "Do what the message asks for; the operator tries again.",
     Reason.NAMESPACE_TAKEN: "Give the tenant another name, or remove that namespace; the operator tries again.",
     Reason.NAME_TOO_LONG: "Delete the SandboxTenant, and give the tenant a shorter name.",

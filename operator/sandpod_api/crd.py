@@ -128,8 +128,9 @@ def render() -> list[dict[str, Any]]:
         _column("Network", ".status.network", priority=1),
     )
     template = (_column("Image", ".spec.image"), _column("Runtime", ".spec.runtimeClassName"), _AGE)
-    wanted = _column("Wanted", ".spec.replicas", "integer")
+    wanted = _column("Wanted", ".status.desiredReplicas", "integer")
     ready = _column("Ready", ".status.readyReplicas", "integer")
+    rate = _column("Claims/s", ".status.claimsPerSecond", "number", priority=1)
     scale = {
         "specReplicasPath": ".spec.replicas",
         "statusReplicasPath": ".status.replicas",
@@ -146,6 +147,6 @@ def render() -> list[dict[str, Any]]:
     return [
         _crd(Sandbox, names.SANDBOXES, "sbx", *sandbox),
         _crd(SandboxTemplate, names.TEMPLATES, "sbxt", *template),
-        _crd(SandboxPool, names.POOLS, "sbxp", _TEMPLATE, wanted, ready, _AGE, _REASON, scale=scale),
+        _crd(SandboxPool, names.POOLS, "sbxp", _TEMPLATE, wanted, ready, _AGE, _REASON, rate, scale=scale),
         _crd(SandboxTenant, names.TENANTS, "sbxtn", *tenant),
     ]

@@ -49,6 +49,8 @@ ANNOTATION_USERS: Final = "sandpod.dev/users"
 ANNOTATION_METADATA: Final = "sandpod.dev/metadata"
 # The hash of the template's spec that a warm Sandbox was made from: others are replaced.
 ANNOTATION_TEMPLATE_HASH: Final = "sandpod.dev/template-hash"
+# On a pod that was made ahead with lower requests: those that it gets at its claim, a JSON object.
+ANNOTATION_CLAIMED_REQUESTS: Final = "sandpod.dev/claimed-requests"
 # "true" on a RuntimeClass: its pods can have a user namespace of their own.
 ANNOTATION_USER_NAMESPACES: Final = "sandpod.dev/user-namespaces"
 

@@ -29,6 +29,13 @@ class Resources(ApiModel):
     ephemeral_storage: Quantity = Field("256Mi", description="Disk on the node, as limit.")
 
 
+class WarmRequests(ApiModel):
+    """What the scheduler sets aside for a sandbox that waits in a pool."""
+
+    cpu: Quantity | None = Field(None, description="Cores; absent means resources.cpuRequest.")
+    memory: Quantity | None = Field(None, description="Memory; absent means resources.memoryRequest.")
+
+
 class AppArmorProfile(ApiModel):
     """An AppArmor profile, as in Kubernetes, except for Unconfined. Pods start only on nodes that have it."""
 
@@ -194,6 +201,15 @@ class SandboxTemplateSpec(ApiModel):
     model_config = rules(
         "!has(self.networkProfiles) || !self.networkProfiles.exists(p, p.name == 'none')",
         "the network profile none is built in and always closed",
+        "!has(self.warmRequests) || !has(self.warmRequests.cpu)"
+        " || quantity(self.warmRequests.cpu).compareTo(quantity(self.resources.cpuRequest)) <= 0",
+        "warmRequests.cpu can't be larger than resources.cpuRequest",
+        "!has(self.warmRequests) || !has(self.warmRequests.memory)"
+        " || quantity(self.warmRequests.memory).compareTo(quantity(self.resources.memoryRequest)) <= 0",
+        "warmRequests.memory can't be larger than resources.memoryRequest",
+        "!has(self.warmRequests) || quantity(self.resources.cpuRequest).compareTo(quantity(self.resources.cpu)) < 0"
+        " || quantity(self.resources.memoryRequest).compareTo(quantity(self.resources.memory)) < 0",
+        "warmRequests needs cpuRequest or memoryRequest below its limit: no pod becomes Guaranteed later",
     )
 
     image: str = Field(min_length=1, max_length=512, description="Container image.")
@@ -215,6 +231,12 @@ class SandboxTemplateSpec(ApiModel):
         default_factory=list, max_length=8, description="Secrets in the same namespace for a private registry."
     )
     resources: Resources = Field(Resources(), description="CPU, memory and disk.")
+    warm_requests: WarmRequests | None = Field(
+        None,
+        description="Lower requests of sandboxes that wait in a pool: more of them fit on the nodes and into the "
+        "quota. At the claim they are raised to those of `resources` in place, if Kubernetes can (1.33 or later); the "
+        "condition Resized says so. The limits are the same all the time.",
+    )
     runtime_class_name: Name | None = Field(None, description="RuntimeClass, such as gvisor.")
     host_users: bool | None = Field(
         None,

@@ -144,11 +144,30 @@ class UpdateStrategy(ApiModel):
     max_surge: int = Field(1, ge=1, le=100, description="Warm sandboxes that are replaced at a time.")
 
 
+class Autoscale(ApiModel):
+    """Between which numbers a pool follows its claims."""
+
+    model_config = rules("self.minReplicas <= self.maxReplicas", "minReplicas can't be larger than maxReplicas")
+
+    min_replicas: int = Field(1, ge=0, le=10_000, description="Warm sandboxes while nothing is claimed.")
+    max_replicas: int = Field(ge=1, le=10_000, description="The most warm sandboxes.")
+
+
 class SandboxPoolSpec(ApiModel):
     """How many started sandboxes wait for a claim."""
 
+    model_config = rules(
+        "!has(self.autoscale) || !has(oldSelf.autoscale) || self.replicas == oldSelf.replicas",
+        "replicas is not used with autoscale: change autoscale.minReplicas, or remove autoscale first",
+    )
+
     template_ref: TemplateRef = Field(description="The template that they are created from.")
-    replicas: int = Field(1, ge=0, le=10_000, description="Warm sandboxes to keep.")
+    replicas: int = Field(1, ge=0, le=10_000, description="Warm sandboxes to keep; not used with autoscale.")
+    autoscale: Autoscale | None = Field(
+        None,
+        description="Keep as many warm as the rate of claims asks for: those that are claimed while new ones start, "
+        "twice that as a margin, and minReplicas on top. Without it there are `replicas`.",
+    )
     max_age: int = Field(
         DAY, ge=60, le=MAX_LIFETIME, description="Seconds after which an unclaimed sandbox is replaced."
     )
@@ -160,6 +179,15 @@ class SandboxPoolStatus(ObservedModel):
 
     replicas: int = Field(0, description="Warm sandboxes that exist.")
     ready_replicas: int = Field(0, description="Warm sandboxes that can be claimed.")
+    desired_replicas: int | None = Field(None, description="Warm sandboxes that it should have now.")
+    claims_per_second: float | None = Field(
+        None,
+        description="With autoscale: the rate of claims that it is sized for. It rises within seconds, and halves in "
+        "two minutes.",
+    )
+    start_seconds: float | None = Field(
+        None, description="With autoscale: seconds from the creation of a sandbox until it can be claimed."
+    )
     selector: str | None = Field(None, description="Label selector of the warm sandboxes, for autoscalers.")
     reason: str | None = Field(None, description="Why it is not full.")
     conditions: list[Condition] = Field(

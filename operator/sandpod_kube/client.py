@@ -18,7 +18,7 @@ from kubernetes.aio.config import ConfigException
 
 from sandpod_kube.configuration import Access, Configuration, has_proxy
 from sandpod_kube.errors import ClusterError, UnreachableError, refusal
-from sandpod_kube.resources import Resource, key_of
+from sandpod_kube.resources import PODS, Resource, key_of
 
 PAGE: Final = 500  # objects of one page of a list: about 1 MB
 CONNECT_TIMEOUT: Final = 5.0  # seconds to reach the API server
@@ -27,6 +27,7 @@ WATCH_SECONDS: Final = 240  # until the API server ends a watch, so that none ou
 _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _JSON_PATCH: Final = "application/json-patch+json"
+_STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 _APPLY_PATCH: Final = "application/apply-patch+yaml"
 
 Json = dict[str, Any]
@@ -128,6 +129,12 @@ class KubeClient:
     async def patch(self, resource: Resource, namespace: str, name: str, change: Json) -> Json:
         """Merge a change and return the object; ConflictError when the resourceVersion in it is not the current one."""
         return await self._write("patch", "PATCH", resource, resource.path(namespace, name), change, kind=_MERGE_PATCH)
+
+    async def resize(self, namespace: str, name: str, uid: str, container: str, requests: Mapping[str, str]) -> Json:
+        """Ask for other requests of a pod's container in place, and return the pod; ConflictError for another pod."""
+        spec = {"containers": [{"name": container, "resources": {"requests": dict(requests)}}]}
+        path, change = f"{PODS.path(namespace, name)}/resize", {"metadata": {"uid": uid}, "spec": spec}
+        return await self._write("resize", "PATCH", PODS, path, change, kind=_STRATEGIC_PATCH)
 
     async def json_patch(self, resource: Resource, namespace: str, name: str, operations: list[Json]) -> Json:
         """Apply a JSON patch, all or nothing, and return the object."""

@@ -57,6 +57,18 @@ def test_chart_writes_no_replicas_that_an_upgrade_would_set_the_pool_back_to() -
     assert pool(f"{POOL}.autoscaling.maxReplicas=9")["replicas"] == 2
 
 
+def test_pool_that_the_operator_scales_has_no_replicas_and_no_autoscaler_beside_it() -> None:
+    between = (f"{POOL}.autoscale.minReplicas=3", f"{POOL}.autoscale.maxReplicas=9")
+    assert pool(*between) == {
+        "templateRef": {"name": "default"},
+        "autoscale": {"minReplicas": 3, "maxReplicas": 9},
+    }
+    assert pool(f"{POOL}.autoscale=null") == pool()
+    assert "exclude each other: set autoscale to null" in refusal(*between, ON)
+    assert "a minReplicas above its maxReplicas" in refusal(between[0], f"{POOL}.autoscale.maxReplicas=2")
+    assert "maxReplicas" in refusal(between[0])
+
+
 def test_each_pool_has_its_own_and_what_it_does_not_say_has_a_default() -> None:
     other = "sandboxes.pools.other"
     values = (f"{other}.templateRef.name=default", f"{other}.autoscaling.enabled=true", f"{other}.replicas=3")

@@ -159,11 +159,14 @@ def test_weaker_pod_is_refused_with_its_sentence(space: Space, name: str) -> Non
     assert space.answers[name].startswith(WEAK[name][0])
 
 
-# Of a pod that is there: the start of the sentence, and what is changed. All but the network profile stay as they were.
+# Of a pod that is there: the start of the sentence, and what is changed. All stays as it was but its network profile,
+# and its requests by a resize.
 FIXED: Final = ("app.kubernetes.io/managed-by", "sandpod.dev/sandbox", "sandpod.dev/template")
 CHANGES: Final[dict[str, tuple[str, str, Any]]] = {
     "network": ("", "/metadata/labels/sandpod.dev~1network", "web"),
     "image": ("A container's image is changed", "/spec/containers/0/image", "another:1"),
+    "requests": ("", "/spec/containers/0/resources/requests/memory", "130Mi"),
+    "limits": ("A container's limits are changed", "/spec/containers/0/resources/limits/memory", "2Gi"),
     **{key: ("The pod's labels", f"/metadata/labels/{key.replace('/', '~1')}", "another") for key in FIXED},
 }
 
@@ -176,14 +179,15 @@ def changed(space: Space) -> dict[str, str]:
     def answer(change: tuple[str, str, Any]) -> str:
         _, path, value = change
         patch = json.dumps([{"op": "replace", "path": path, "value": value}])
-        return send([*command, "-p", patch], {})[1].get("waiting", "")
+        place = ["--subresource=resize"] if "/resources/" in path else []
+        return send([*command, *place, "-p", patch], {})[1].get("waiting", "")
 
     return {name: answer(change) for name, change in CHANGES.items()}
 
 
 @pytest.mark.promise("pod-immutable")
 @pytest.mark.parametrize("name", CHANGES)
-def test_pod_that_is_there_may_get_another_network_profile_and_nothing_else(changed: dict[str, str], name: str) -> None:
+def test_pod_that_is_there_may_get_another_network_profile_or_requests_only(changed: dict[str, str], name: str) -> None:
     start = CHANGES[name][0]
     assert changed[name].startswith(start)
     assert bool(changed[name]) == bool(start)

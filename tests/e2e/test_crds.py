@@ -54,6 +54,21 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         template(resources={"memory": "64Mi", "memoryRequest": "65Mi"}),
         "memoryRequest can't be larger than memory",
     ),
+    "warm cores over the request": (
+        template(warmRequests={"cpu": "51m"}),
+        "warmRequests.cpu can't be larger than resources.cpuRequest",
+    ),
+    "warm memory over the request": (
+        template(warmRequests={"memory": "1Gi"}),
+        "warmRequests.memory can't be larger than resources.memoryRequest",
+    ),
+    "warm requests of a guaranteed pod": (
+        template(
+            resources={"cpu": "1", "cpuRequest": "1", "memory": "1Gi", "memoryRequest": "1024Mi"},
+            warmRequests={"cpu": "10m"},
+        ),
+        "warmRequests needs cpuRequest or memoryRequest below its limit",
+    ),
     "cores requested over the limit": (
         template(resources={"cpu": "500m", "cpuRequest": "1"}),
         "cpuRequest can't be larger than cpu",
@@ -103,6 +118,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no AppArmor": (template(appArmorProfile={"type": "Unconfined"}), '"RuntimeDefault", "Localhost"'),
     "host network": (template(hostNetwork=True), 'unknown field "spec.hostNetwork"'),
+    "pool with more at the least than at the most": (
+        pool(autoscale={"minReplicas": 3, "maxReplicas": 2}),
+        "minReplicas can't be larger than maxReplicas",
+    ),
+    "pool with no most": (pool(autoscale={"minReplicas": 3}), "spec.autoscale.maxReplicas: Required value"),
     "negative pool": (pool(replicas=-1), "should be greater than or equal to 0"),
     "pool without surge": (pool(updateStrategy={"maxSurge": 0}), "should be greater than or equal to 1"),
 }
@@ -170,6 +190,10 @@ async def test_kubectl_scales_a_pool(objects: Objects) -> None:
         "get", "sbxp", "warm", "-n", objects.namespace, "-o", "jsonpath={.spec.replicas}"
     )
     assert out == "3"
+    # One that follows its claims has nothing to scale.
+    await objects.put(pool(replicas=3, autoscale={"maxReplicas": 5}))
+    with pytest.raises(ClusterError, match="replicas is not used with autoscale"):
+        await objects.cluster.kubectl("scale", "sbxp", "warm", "-n", objects.namespace, "--replicas=4")
 
 
 async def set_status(objects: Objects, kind: str, name: str, status: dict[str, Any]) -> None:
@@ -192,7 +216,7 @@ async def test_columns_tell_at_a_glance(objects: Objects) -> None:
     assert wide.splitlines()[0].split()[-3:] == ["REASON", "NODE", "NETWORK"]
     assert wide.splitlines()[1].split()[-3:] == ["OutOfMemory", "n-1", "web"]
     await objects.put(pool(replicas=4))
-    await set_status(objects, "sbxp", "warm", {"readyReplicas": 2, "replicas": 3})
+    await set_status(objects, "sbxp", "warm", {"readyReplicas": 2, "replicas": 3, "desiredReplicas": 4})
     pools = await objects.cluster.kubectl("get", "sbxp", "warm", "-n", objects.namespace)
     assert [line.split()[:4] for line in pools.splitlines()] == [
         ["NAME", "TEMPLATE", "WANTED", "READY"],

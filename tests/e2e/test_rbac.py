@@ -32,6 +32,7 @@ OPERATOR: Final[Rights] = {
     "sandboxpools.sandpod.dev/status": ("patch",),
     "sandboxtemplates.sandpod.dev": READ,
     "pods": (*READ, "create", "patch", "delete"),
+    "pods/resize": ("patch",),
     "persistentvolumeclaims": ("create",),
     "networkpolicies.networking.k8s.io": (*READ, "create", "patch", "delete"),
     "events": ("create",),

@@ -64,12 +64,11 @@ def _pack(parsed: Sandbox | Pod) -> bytes:
 class Store:
     """Objects by kind, namespace and name."""
 
-    def __init__(self, on_claim: Callable[[str, str], None] = lambda _namespace, _pool: None) -> None:
-        """Keep nothing yet; `on_claim` gets the namespace and the pool of each warm Sandbox that is seen to be claimed.
-
-        It is called once for each, whoever says so: a watch, an answer or a full list.
-        """
-        self._on_claim = on_claim
+    def __init__(self) -> None:
+        """Keep nothing yet."""
+        # Gets namespace and pool of each warm Sandbox that is seen to be claimed: once, whoever says so, be it a watch,
+        # an answer or a full list.
+        self.on_claim: Callable[[str, str], None] = lambda _namespace, _pool: None
         self._cache = ObjectCache[Kept](self._changed)
         self._members: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self.remove = self._cache.remove
@@ -151,6 +150,6 @@ class Store:
                 del self._members[key.namespace, old.pool]
             # Anybody may write the label of a pool that does not exist.
             if new is not None and new.claimed and self.pool(key.namespace, old.pool) is not None:
-                self._on_claim(key.namespace, old.pool)
+                self.on_claim(key.namespace, old.pool)
         if new is not None and new.pool:
             self._members[key.namespace, new.pool].add(key.name)

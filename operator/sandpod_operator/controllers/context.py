@@ -1,5 +1,6 @@
 """What all controllers work with, joined once; among it what the operator remembers and no object says."""
 
+from collections import Counter
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -9,11 +10,13 @@ from typing import Final, Self
 from sandpod_api.conditions import Reason
 from sandpod_kube.client import KubeClient
 from sandpod_kube.errors import DeniedError
+from sandpod_kube.resources import POOLS, Key
 from sandpod_kube.workqueue import WorkQueue
 from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.controllers.nodes import Nodes
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.model.actions import Emit
+from sandpod_operator.model.demand import Demand
 from sandpod_operator.model.observed import Kernel, PoolBackoff, Refusal
 from sandpod_operator.quota.line import Line
 from sandpod_operator.settings import OperatorSettings
@@ -31,6 +34,9 @@ class State:
     refusals: dict[str, Refusal] = field(default_factory=dict)  # by the Sandbox's uid
     kernels: dict[str, Kernel] = field(default_factory=dict)  # of the node of a pod, by the pod's uid
     backoffs: dict[str, PoolBackoff] = field(default_factory=dict)  # by the pool's uid
+    resizes: dict[str, Refusal] = field(default_factory=dict)  # of a pod's higher requests, by the pod's uid
+    demands: dict[str, Demand] = field(default_factory=dict)  # by the pool's uid
+    claims: Counter[Key] = field(default_factory=Counter)  # of a pool since its last plan
 
     def refused(self, uid: str, error: DeniedError, now: datetime, settings: OperatorSettings) -> None:
         """Record that a sandbox's pod or volume was refused, and when to try again: later each time."""
@@ -46,8 +52,10 @@ class State:
     def trim(self, sandboxes: AbstractSet[str], pods: AbstractSet[str], pools: AbstractSet[str]) -> None:
         """Drop what is kept about objects whose uids are not among these."""
         self.refusals = {uid: refusal for uid, refusal in self.refusals.items() if uid in sandboxes}
+        self.resizes = {uid: refusal for uid, refusal in self.resizes.items() if uid in pods}
         self.kernels = {uid: kernel for uid, kernel in self.kernels.items() if uid in pods}
         self.backoffs = {uid: backoff for uid, backoff in self.backoffs.items() if uid in pools}
+        self.demands = {uid: demand for uid, demand in self.demands.items() if uid in pools}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,12 @@ class Context:
     nodes: Nodes
     queue: WorkQueue
     lines: dict[str, Line] = field(default_factory=dict)  # by namespace
+
+    def count_claim(self, namespace: str, pool: str, origin: str = "pool") -> None:
+        """Count a claim that a pool met, or was too empty to meet, and have the pool looked at."""
+        self.metrics.count_claim(namespace, pool, origin)
+        self.state.claims[key := Key(POOLS.kind, namespace, pool)] += 1
+        self.queue.add(key)
 
     def line(self, namespace: str) -> Line:
         """Return the line of those who wait for a place in a namespace."""
@@ -84,7 +98,9 @@ class Context:
         emit: Callable[[Emit], None],
     ) -> Self:
         """Return the parts of an operator that knows nothing yet."""
-        store = Store(metrics.count_claim)
+        store = Store()
         queue = WorkQueue(clock=clock, backoff_min=settings.backoff_min, backoff_max=settings.backoff_max)
         metrics.queue_depth.set_function(lambda: len(queue))
-        return cls(cluster, settings, metrics, clock, emit, store, State(), Nodes(cluster), queue)
+        made = cls(cluster, settings, metrics, clock, emit, store, State(), Nodes(cluster), queue)
+        store.on_claim = made.count_claim
+        return made

@@ -16,10 +16,10 @@ from sandpod_kube.resources import Key, key_of
 from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.controllers.context import QUOTA, Context
 from sandpod_operator.controllers.dispatcher import Dispatcher
+from sandpod_operator.controllers.resizer import Resizer
 from sandpod_operator.manifests.pod import find_profile, found_open
 from sandpod_operator.manifests.security import host_users_setting, opened_by
-from sandpod_operator.metrics import Metrics
-from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan
+from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan, Resize
 from sandpod_operator.model.observed import ObservedPool, ObservedSandbox, PoolBackoff
 from sandpod_operator.planning.network_policies import is_closed, plan_namespace, plan_template
 from sandpod_operator.planning.pool import PoolPlan, plan_pool
@@ -43,7 +43,7 @@ class Reconciler:
 
     def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
         self._context, self._store, self._cluster = context, context.store, context.cluster
-        self._dispatcher = dispatcher
+        self._dispatcher, self._resizer = dispatcher, Resizer(context, dispatcher)
 
     async def reconcile(self, key: Key) -> datetime | None:
         """Work on one key, and return when to look again at the latest; None means when something happens.
@@ -82,6 +82,7 @@ class Reconciler:
                 if (pool := store.pool(namespace, name)) is not None:
                     return self._plan_pool(pool, key, now)
                 self._context.metrics.forget_pool(namespace, name)
+                self._context.state.claims.pop(key, None)
                 self._context.line(namespace).forget_pool(key)
                 return Plan()
             case resources.TEMPLATES.kind:
@@ -108,6 +109,7 @@ class Reconciler:
             name_taken=found is not None and pod is None,
             template=template,
             refusal=state.refusals.get(uid),
+            resize_refusal=state.resizes.get(pod.metadata.uid) if pod is not None else None,
             closed=is_closed(namespace, store.policy(namespace, names.POLICY_DENY_ALL)),
             kernel=state.kernels.get(pod.metadata.uid) if pod is not None else None,
             open_allowed=settings.allow_open_network,
@@ -138,17 +140,23 @@ class Reconciler:
                 for _ in range(context.settings.pool_burst)
             ),
             backoff=context.state.backoffs.get(uid, PoolBackoff()),
+            demand=context.state.demands.get(uid),
+            claims=context.state.claims[key],
             neighbours=context.line(key.namespace).neighbours(key),
         )
         return plan_pool(observed, context.settings, now)
 
     def _record_pool(self, plan: PoolPlan) -> None:
         """Remember how a pool's sandboxes did, what it has, and what it gave up."""
-        metadata = plan.pool.metadata
+        metadata, state = plan.pool.metadata, self._context.state
         line = self._context.line(metadata.namespace)
-        self._context.state.backoffs[metadata.uid] = plan.backoff
-        wanted = plan.pool.spec.replicas
-        self._context.metrics.set_pool(metadata.namespace, metadata.name, wanted=wanted, ready=plan.ready)
+        state.backoffs[metadata.uid] = plan.backoff
+        state.claims[Key(resources.POOLS.kind, metadata.namespace, metadata.name)] -= plan.claims
+        if plan.demand is not None:
+            state.demands[metadata.uid] = plan.demand
+        else:
+            state.demands.pop(metadata.uid, None)
+        self._context.metrics.set_pool(metadata.namespace, metadata.name, wanted=plan.wanted, ready=plan.ready)
         if plan.gives_to is not None:
             line.gave(plan.gives_to)
         if plan.share is not None:
@@ -173,6 +181,8 @@ class Reconciler:
                 return await self._create(action)
             case Apply(resource=resource, manifest=manifest):
                 self._dispatcher.saw(resource, await self._cluster.apply(resource, manifest))
+            case Resize():
+                return await self._resizer.resize(action)
             case PatchStatus() | Patch() | Delete():
                 return await self._change(action)
         return True
@@ -224,7 +234,7 @@ class Reconciler:
         elif resource is not resources.PODS:  # Quotas count a pod until its event has come.
             self._dispatcher.lost(key, metadata.uid)
         if before is not None:
-            record_status(self._context.metrics, before, self._store)
+            record_status(self._context, before)
         return True
 
     async def _look_again(self, resource: resources.Resource, key: Key) -> bool:
@@ -242,8 +252,9 @@ def _has_to_compare(observed: ObservedSandbox) -> bool:
     return wanted and pod is not None and pod.kernel != "" and observed.kernel is None
 
 
-def record_status(metrics: Metrics, before: Sandbox, store: Store) -> None:
+def record_status(context: Context, before: Sandbox) -> None:
     """Count what the status of a Sandbox, as it was before a write and is now in the store, says is new."""
+    metrics, store = context.metrics, context.store
     after = store.sandbox(before.metadata.namespace, before.metadata.name)
     if after is None:
         return
@@ -253,7 +264,7 @@ def record_status(metrics: Metrics, before: Sandbox, store: Store) -> None:
         origin = "resume" if resumed else "pool" if names.LABEL_POOL in after.metadata.labels else "direct"
         metrics.start_seconds.labels(origin).observe(seconds)
         if origin == "direct" and (pool := _pool_missed(store, after)):
-            metrics.count_claim(after.metadata.namespace, pool, origin)
+            context.count_claim(after.metadata.namespace, pool, origin)
     if is_final(new.conditions) and not is_final(old.conditions):
         metrics.ended.labels(new.reason).inc()
     if found_open(after) and not found_open(before):

@@ -12,6 +12,7 @@ from sandpod_api.templates import NetworkProfile, SandboxTemplate
 from sandpod_api.types import Sandbox, SandboxPool
 from sandpod_kube import resources
 from sandpod_operator.manifests import security
+from sandpod_operator.manifests.requests import build_annotations, build_requests
 from sandpod_operator.settings import OperatorSettings
 
 SERVE_COMMAND: Final = (*names.RUNNER_COMMAND, "serve")
@@ -131,7 +132,7 @@ def build_pod(
     metadata = child_metadata(sandbox.metadata.name, resources.SANDBOXES, sandbox, labels)
     return {
         **resources.PODS.header,
-        "metadata": {**metadata, "annotations": _NO_PROXY_ANNOTATIONS},
+        "metadata": {**metadata, "annotations": {**_NO_PROXY_ANNOTATIONS, **build_annotations(sandbox, template)}},
         "spec": {
             **security.pod_isolation(),
             **({"dnsPolicy": "ClusterFirst"} if profile.dns else security.closed_dns()),
@@ -256,11 +257,7 @@ def _resources(sandbox: Sandbox, template: SandboxTemplate) -> dict[str, Any]:
     most = storage + parse_quantity(template.spec.packages_size)
     return {
         "limits": {"cpu": wanted.cpu, "memory": wanted.memory, "ephemeral-storage": str(int(most))},
-        "requests": {
-            "cpu": wanted.cpu_request,
-            "memory": wanted.memory_request,
-            "ephemeral-storage": str(int(storage)),
-        },
+        "requests": {**build_requests(sandbox, template), "ephemeral-storage": str(int(storage))},
     }
 
 

@@ -64,6 +64,14 @@ class Emit(_Change):
 
 
 @dataclass(frozen=True, slots=True)
+class Resize(_Change):
+    """Change the requests of a pod's container in place."""
+
+    container: str
+    requests: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Patch(_Change):
     """Change fields of a spec, or labels, of the object in exactly that version: any later use has created another."""
 
@@ -78,7 +86,7 @@ class Patch(_Change):
         return {"metadata": {"resourceVersion": self.metadata.resource_version, **labels}, **spec}
 
 
-Action = Create | Apply | Delete | PatchStatus | Patch | Emit
+Action = Create | Apply | Delete | PatchStatus | Patch | Resize | Emit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

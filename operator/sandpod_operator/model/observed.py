@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Self
 from sandpod_api.conditions import Reason
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
 from sandpod_kube.resources import Key
+from sandpod_operator.model.demand import Demand
 from sandpod_operator.model.pod import Pod
 
 FIRST: Final = 4  # sandboxes of a pool that may be under way before one of them was ready
@@ -95,6 +96,7 @@ class ObservedSandbox:
     name_taken: bool = False  # whether such a pod is still there
     template: SandboxTemplate | None = None
     refusal: Refusal | None = None  # of its pod when it was last tried
+    resize_refusal: Refusal | None = None  # of its pod's higher requests when they were last asked for
     closed: bool = True  # whether the namespace's deny-all policy is in force
     kernel: Kernel | None = None  # of its pod's node, once that was looked at
     user_namespaces: bool = False  # whether its pod can have one of its own; asked only where that decides
@@ -133,4 +135,6 @@ class ObservedPool:
     template: SandboxTemplate | None = None
     suffixes: tuple[str, ...] = ()  # unused name endings, one for each sandbox that may be made now
     backoff: PoolBackoff = field(default_factory=PoolBackoff)
+    demand: Demand | None = None  # by the last plan; None for the first
+    claims: int = 0  # since then, warm ones and those that found none
     neighbours: Neighbours = field(default_factory=Neighbours)

@@ -1,12 +1,14 @@
 """The part of a pod that Sandpod reads, without the nesting. Every pod is parsed into this at the edge."""
 
-from typing import Any
+from typing import Any, Final
 
-from pydantic import AliasPath, Field
+from pydantic import AliasPath, Field, TypeAdapter
 
 from sandpod_api.base import ObservedModel, Timestamp
-from sandpod_api.fields import ObjectMeta
-from sandpod_api.names import CONTAINER, KERNEL_CONTAINER, LABEL_NETWORK, NETWORK_NONE
+from sandpod_api.fields import ObjectMeta, Quantity
+from sandpod_api.names import ANNOTATION_CLAIMED_REQUESTS, CONTAINER, KERNEL_CONTAINER, LABEL_NETWORK, NETWORK_NONE
+
+_Requests: Final = TypeAdapter(dict[str, Quantity])
 
 
 class StateDetail(ObservedModel):
@@ -42,6 +44,7 @@ class PodContainer(ObservedModel):
     name: str = ""
     image: str | None = None
     env: list[dict[str, Any]] = Field(default_factory=list)
+    requests: dict[str, str] = Field(default_factory=dict, validation_alias=AliasPath("resources", "requests"))
 
 
 class Pod(ObservedModel):
@@ -91,6 +94,14 @@ class Pod(ObservedModel):
     def network(self) -> str:
         """The network profile that it is under."""
         return self.metadata.labels.get(LABEL_NETWORK, NETWORK_NONE)
+
+    @property
+    def claimed_requests(self) -> dict[str, str]:
+        """The requests that it gets once its sandbox is claimed; empty where they are the same from the start."""
+        try:
+            return _Requests.validate_json(self.metadata.annotations.get(ANNOTATION_CLAIMED_REQUESTS, "{}"))
+        except ValueError:
+            return {}  # written by someone else
 
     @property
     def container_spec(self) -> PodContainer:

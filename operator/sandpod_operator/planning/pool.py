@@ -1,6 +1,6 @@
 """Decides what to do about a pool: how many warm sandboxes to make, which to take away, and what its status says.
 
-A pool never has more than `replicas` sandboxes, and `maxSurge` more while out-of-date ones are replaced. Ones that fail
+A pool never has more sandboxes than it wants, and `maxSurge` more while out-of-date ones are replaced. Ones that fail
 keep their place for a growing time, and `PoolBackoff` bounds how many are under way at once, so that a broken
 template costs little. What is left to others while quota or nodes are full is in `quota.line`.
 """
@@ -16,7 +16,9 @@ from sandpod_api.types import Sandbox, SandboxPool, SandboxPoolStatus
 from sandpod_kube.resources import POOLS, SANDBOXES, Key
 from sandpod_operator.manifests.pod import build_warm_sandbox, template_hash
 from sandpod_operator.model.actions import Action, Create, Emit, PatchStatus, Plan
+from sandpod_operator.model.demand import Demand
 from sandpod_operator.model.observed import FIRST, ObservedPool, PoolBackoff, Share
+from sandpod_operator.planning.autoscale import Size, shown, size_pool
 from sandpod_operator.planning.sandbox import changed, delete_sandbox, earliest, whole_status
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status.failures import MAX_MESSAGE, Cause, cause, clean
@@ -37,6 +39,9 @@ class PoolPlan(Plan):
 
     pool: SandboxPool
     ready: int = 0  # warm sandboxes that can be claimed, the one that is given up among them
+    wanted: int = 0
+    demand: Demand | None = None  # of a pool that follows its claims
+    claims: int = 0  # that are part of it
     backoff: PoolBackoff = field(default_factory=PoolBackoff)
     share: Share | None = None  # None for a pool that is being deleted
     gives_to: Key | None = None  # for whom it gives a warm sandbox up
@@ -56,6 +61,10 @@ class _Pass:
     def __init__(self, observed: ObservedPool, settings: OperatorSettings, now: datetime) -> None:
         self._observed, self._settings, self._now = observed, settings, now
         self._spec = observed.pool.spec
+        self._warm = [m for m in observed.members if is_warm(m)]
+        stuck = any(_lacks_quota(m) or _lacks_node(m) for m in observed.members)
+        self._size = size_pool(observed, self._warm, now, stuck=stuck)
+        self._wanted = self._size.wanted
         self._max_age = timedelta(seconds=self._spec.max_age)
         self._template = template_hash(observed.template) if observed.template is not None else None
         # Created from another state of the template, or too old; by name, since comparing whole objects costs too much.
@@ -89,8 +98,8 @@ class _Pass:
         if not given and not unplaced:
             room = self._allowed(kept) - len(kept)
             may_begin = self._may_begin(others, len(bad), backoff)
-            actions += self._creations(min(self._spec.replicas - len(fresh), room, may_begin))
-        status = _status(observed, self._now)
+            actions += self._creations(min(self._wanted - len(fresh), room, may_begin))
+        status = _status(observed, self._size, len(self._warm), self._now)
         reported = list(self._status_actions(status))
         written = self._now if reported else observed.backoff.status_written
         failures = 0 if good else observed.backoff.failures + any(m.status.reason not in _BAD_LUCK for m in failed)
@@ -99,10 +108,13 @@ class _Pass:
             actions=(*actions, *reported),
             due=self._due(),
             ready=status.ready_replicas,
+            wanted=self._wanted,
+            demand=self._size.demand,
+            claims=observed.claims,
             backoff=replace(backoff, failures=failures, status_written=written),
             share=Share(
                 key=Key(POOLS.kind, observed.pool.metadata.namespace, observed.pool.metadata.name),
-                wanted=self._spec.replicas,
+                wanted=self._wanted,
                 ready=sum(is_warm(m) for m in kept),
                 unscheduled=sum(_lacks_node(m) for m in kept),
             ),
@@ -130,7 +142,7 @@ class _Pass:
         ready = sum(is_warm(m) for m in members)
         stale_ready = sorted((m for m in stale if is_warm(m)), key=lambda m: -self._age(m))
         # Those that replace them are ready first, so that the pool never shrinks for an update.
-        gone += stale_ready[: max(0, ready - self._spec.replicas)]
+        gone += stale_ready[: max(0, ready - self._wanted)]
         rest = _without(members, gone)
         excess = len(rest) - self._allowed(rest)
         if excess > 0:
@@ -140,8 +152,7 @@ class _Pass:
 
     def _allowed(self, members: Sequence[Sandbox]) -> int:
         updating = any(m.metadata.name in self._stale for m in members)
-        replicas = self._spec.replicas
-        return replicas + (min(self._spec.update_strategy.max_surge, replicas) if updating else 0)
+        return self._wanted + (min(self._spec.update_strategy.max_surge, self._wanted) if updating else 0)
 
     def _may_begin(self, others: Sequence[Sandbox], bad: int, backoff: PoolBackoff) -> int:
         """Return how many sandboxes the pool may create now, judging by its up-to-date ones that are not ready."""
@@ -200,7 +211,7 @@ class _Pass:
         times = [self._retry_at(m) for m in members if is_final(m.status.conditions)]
         times += [m.metadata.creation_timestamp + self._max_age for m in members if m.metadata.creation_timestamp]
         times.append(self._now + _STATUS_EVERY if self._too_soon() else None)
-        times.append(self._observed.neighbours.nodes_yield_until)
+        times += [self._observed.neighbours.nodes_yield_until, self._size.due]
         return earliest(times, self._now)
 
 
@@ -227,9 +238,9 @@ def _lacks_node(sandbox: Sandbox) -> bool:
     return sandbox.status.reason == Reason.UNSCHEDULABLE
 
 
-def _status(observed: ObservedPool, now: datetime) -> SandboxPoolStatus:
-    pool, ready = observed.pool, sum(map(is_warm, observed.members))
-    full, blocked, filling = ready >= pool.spec.replicas, _blocked(observed, now), cause(Reason.POOL_FILLING)
+def _status(observed: ObservedPool, size: Size, ready: int, now: datetime) -> SandboxPoolStatus:
+    pool, demand = observed.pool, size.demand
+    full, blocked, filling = ready >= size.wanted, _blocked(observed, now), cause(Reason.POOL_FILLING)
     if full:
         available = progressing = cause(Reason.POOL_FULL)
     else:
@@ -238,10 +249,14 @@ def _status(observed: ObservedPool, now: datetime) -> SandboxPoolStatus:
     found = [
         available.condition(ConditionType.AVAILABLE, status=full or ready > 0),
         progressing.condition(ConditionType.PROGRESSING, status=not full and blocked is None),
+        *([size.condition] if size.condition is not None else []),
     ]
     return SandboxPoolStatus(
         replicas=len(observed.members),
         ready_replicas=ready,
+        desired_replicas=size.wanted,
+        claims_per_second=shown(demand.rate) if demand is not None else None,
+        start_seconds=shown(demand.start) if demand is not None else None,
         selector=f"{names.LABEL_POOL}={pool.metadata.name},{names.LABEL_STATE}={names.STATE_WARM}",
         reason=None if full else progressing.reason,
         conditions=merge(pool.status.conditions, found, now, pool.metadata.generation),

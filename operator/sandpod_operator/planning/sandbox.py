@@ -15,12 +15,13 @@ from sandpod_api.templates import NetworkProfile, SandboxTemplate
 from sandpod_api.types import Sandbox, SandboxPoolStatus, SandboxStatus
 from sandpod_kube.resources import PODS, POLICIES, SANDBOXES, VOLUME_CLAIMS
 from sandpod_operator.manifests.pod import build_pod, build_volume_claim, find_profile, workspace_of
-from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan
+from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan, Resize
 from sandpod_operator.model.observed import ObservedSandbox
 from sandpod_operator.planning.network_policies import build_deny_all
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status import lifetime
 from sandpod_operator.status.network import to_relabel
+from sandpod_operator.status.requests import to_resize
 from sandpod_operator.status.sandbox import compute_status, is_final, is_over
 
 _PASSING = frozenset({Reason.POD_PENDING, Reason.STARTING})
@@ -84,6 +85,9 @@ class _Pass:
             until = f" until {rfc3339(end)}, when its ttl ends" if end is not None else ""
             text = f"Idle for {limit} s, so it is suspended. Its files are kept{until}."
             return Plan(actions=(suspend, Emit(SANDBOXES, self._sandbox.metadata, Reason.IDLE_TIMEOUT, text)))
+        if (more := to_resize(self._observed, self._now)) is not None and self._pod is not None and not self._over:
+            # As above: the answer, or a refusal, is part of the next status.
+            return Plan(actions=(Resize(PODS, self._pod.metadata, names.CONTAINER, more),), due=self._due())
         # A status is written before the pod goes, so that whoever loses the pod can read why.
         return Plan(actions=(*self._make_pod(), *self._write_status(), *self._change_pod()), due=self._due())
 
@@ -188,6 +192,8 @@ class _Pass:
             times.append(lifetime.suspend_at(sandbox, now, suspends=observed.suspends))
         if observed.refusal is not None and self._pod is None:
             times.append(observed.refusal.until)
+        if observed.resize_refusal is not None:
+            times.append(observed.resize_refusal.until)
         if self._passing():
             times.append(self._status_due())
         if observed.name_taken:

@@ -17,7 +17,7 @@ from sandpod_api import names
 from sandpod_api.conditions import Condition, ConditionType, Reason, find, is_true, merge
 from sandpod_api.types import Phase, SandboxStatus
 from sandpod_operator.model.observed import Kernel, ObservedSandbox
-from sandpod_operator.status import failures, lifetime
+from sandpod_operator.status import failures, lifetime, requests
 from sandpod_operator.status.failures import Cause, cause
 from sandpod_operator.status.network import allowed_anew, forbidden, network_applied, network_isolated, refused_at_start
 
@@ -84,6 +84,7 @@ def _conditions(observed: ObservedSandbox, now: datetime) -> list[Condition]:
         ready,
         expires,
         suspended(observed),
+        requests.resized(observed),
     ]
     return [condition for condition in found if condition is not None]
 

@@ -13,7 +13,7 @@ from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
 from sandpod_kube.errors import ConflictError, NotFoundError
-from sandpod_kube.resources import NAMESPACE, SANDBOXES, WATCHED, Key, Resource, key_of
+from sandpod_kube.resources import NAMESPACE, PODS, SANDBOXES, WATCHED, Key, Resource, key_of
 from sandpod_operator.controllers.context import Context
 from sandpod_operator.controllers.dispatcher import Dispatcher
 from sandpod_operator.controllers.orphan_gc import OrphanCollector
@@ -167,6 +167,7 @@ class ApiServer:
     objects: dict[Key, dict[str, Any]] = field(default_factory=dict)
     writes: list[tuple[str, str]] = field(default_factory=list)
     refuse: Callable[[Resource], None] | None = None
+    refuse_resize: Exception | None = None
     _versions: Any = field(default_factory=lambda: count(100))
 
     async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
@@ -233,6 +234,22 @@ class ApiServer:
         meta = {**known["metadata"], "generation": known["metadata"]["generation"] + ("spec" in change)}
         meta["labels"] = {**known["metadata"].get("labels", {}), **change["metadata"].get("labels", {})}
         return self.set(resource, {**known, "metadata": meta, "spec": {**known["spec"], **change.get("spec", {})}})
+
+    async def resize(
+        self, namespace: str, name: str, uid: str, container: str, requests: dict[str, str]
+    ) -> dict[str, Any]:
+        self.writes.append(("resize", "Pod"))
+        known = await self.get(PODS, namespace, name)
+        if known["metadata"]["uid"] != uid:
+            raise ConflictError(409, "Conflict", "the UID in the precondition does not match")
+        if self.refuse_resize is not None:
+            raise self.refuse_resize
+        containers = []
+        for each in known["spec"]["containers"]:
+            now = each.get("resources", {})
+            more = {"requests": {**now.get("requests", {}), **requests}} if each["name"] == container else {}
+            containers.append({**each, "resources": {**now, **more}})
+        return self.set(PODS, {**known, "spec": {**known["spec"], "containers": containers}})
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, preconditions: dict[str, str]
@@ -326,7 +343,8 @@ class World:
     async def start_all(self) -> None:
         """Every pod that is not running yet becomes ready."""
         for key, pod in list(self.api.objects.items()):
-            if key.kind == "Pod" and pod.get("status", {}).get("phase", "Pending") == "Pending":
+            waits = key in self.api.objects and pod.get("status", {}).get("phase", "Pending") == "Pending"
+            if key.kind == "Pod" and waits:
                 spec = {**pod["spec"], "nodeName": "node-1"}
                 await self.change(key, spec=spec, status=running())
 

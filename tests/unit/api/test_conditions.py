@@ -61,6 +61,7 @@ def test_every_reason_has_a_sentence() -> None:
 FINE = {
     *(Reason.POD_PENDING, Reason.SCHEDULED, Reason.STARTING, Reason.READY, Reason.PROBE_PENDING, Reason.PROBED),
     *(Reason.APPLIED, Reason.APPLYING, Reason.ALIVE, Reason.POOL_FULL, Reason.POOL_FILLING, Reason.PROVISIONED),
+    *(Reason.DESIRED_WITHIN_RANGE, Reason.RESIZED),
 }
 
 

@@ -107,7 +107,7 @@ def test_columns_are_what_kubectl_get_shows() -> None:
     assert shown == {
         "Sandbox": ["Template", "Phase", "Owner", "Age", "Expires", "Reason", "Node", "Network"],
         "SandboxTemplate": ["Image", "Runtime", "Age"],
-        "SandboxPool": ["Template", "Wanted", "Ready", "Age", "Reason"],
+        "SandboxPool": ["Template", "Wanted", "Ready", "Age", "Reason", "Claims/s"],
         "SandboxTenant": ["Namespace", "Ready", "Reason", "Age", "Message"],
     }
 
@@ -142,6 +142,9 @@ def test_rules_and_their_sentences() -> None:
         "localhostProfile goes with the type Localhost, and with no other",
         "cpuRequest can't be larger than cpu",
         "memoryRequest can't be larger than memory",
+        "warmRequests.cpu can't be larger than resources.cpuRequest",
+        "warmRequests.memory can't be larger than resources.memoryRequest",
+        "warmRequests needs cpuRequest or memoryRequest below its limit: no pod becomes Guaranteed later",
         "python, javascript and shell are built in: give the language another name",
         "the command is a program, and {file} in one of the words after it",
         "the name is reserved: give the secret another one",

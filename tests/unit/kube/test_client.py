@@ -105,7 +105,11 @@ async def test_writes_say_who_wrote_and_how_to_merge(cluster: KubeClient, peer: 
     await cluster.apply(SANDBOXES, box)
     await cluster.replace(SANDBOXES, box)
     await cluster.patch_status(SANDBOXES, "boxes", "box", {"phase": None})
+    await cluster.resize("boxes", "box", "u", "sandbox", {"cpu": "1"})
     await cluster.delete(SANDBOXES, "boxes", "box", {"uid": "u"})
+    spec = {"containers": [{"name": "sandbox", "resources": {"requests": {"cpu": "1"}}}]}
+    pod = "/api/v1/namespaces/boxes/pods/box/resize"
+    larger = {"metadata": {"uid": "u"}, "spec": spec}
     root = "/apis/sandpod.dev/v1alpha1/namespaces/boxes/sandboxes"
     manager = {"fieldManager": "sandpod-operator"}
     options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
@@ -115,6 +119,7 @@ async def test_writes_say_who_wrote_and_how_to_merge(cluster: KubeClient, peer: 
         ("PATCH", f"{root}/box", {**manager, "force": "true"}, "application/apply-patch+yaml", box),
         ("PUT", f"{root}/box", manager, "application/json", box),
         ("PATCH", f"{root}/box/status", manager, "application/merge-patch+json", {"status": {"phase": None}}),
+        ("PATCH", pod, manager, "application/strategic-merge-patch+json", larger),
         ("DELETE", f"{root}/box", {}, "application/json", options),
     ]
 

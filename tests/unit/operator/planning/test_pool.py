@@ -19,6 +19,7 @@ from sandpod_operator.planning import pool as plan_pool_module
 from sandpod_operator.planning.pool import PoolPlan, is_warm, plan_pool
 from sandpod_operator.status.sandbox import compute_status
 from support.operator.cases import CASES
+from support.operator.resize_cases import RESIZES
 from support.operator.world import NOW, a_pool, a_sandbox, a_template, ago, condition, settings
 
 SETTINGS = settings()
@@ -250,6 +251,23 @@ POOLS = {
         observed(member("a", status=failing()), member("b", status=failing())),
         "PoolBlocked PoolBlocked",
     ),
+    "as many as its claims ask for": (
+        observed(member("a", status=READY), pool={"autoscale": {"maxReplicas": 9}}),
+        "PoolFull PoolFull DesiredWithinRange",
+    ),
+    "no more than it may": (
+        observed(member("a", status=READY), claims=200, pool={"autoscale": {"maxReplicas": 1}}),
+        "PoolFull PoolFull TooManyReplicas",
+    ),
+    "no more than find a place": (
+        observed(
+            member("a", status=READY),
+            member("b", status=failing("Unschedulable")),
+            claims=200,
+            pool={"autoscale": {"maxReplicas": 90}},
+        ),
+        "PoolFilling PoolBlocked PoolBlocked",
+    ),
     "some can't": (observed(member("a", status=READY), member("b", status=failing())), "PoolFilling PoolBlocked"),
 }
 
@@ -258,13 +276,13 @@ POOLS = {
 def test_pool_says_whether_one_can_be_claimed_and_whether_more_come(name: str) -> None:
     state, reasons = POOLS[name]
     assert [(c.type, c.reason) for c in status(plan(state)).conditions] == list(
-        zip(("Available", "Progressing"), reasons.split(), strict=True)
+        zip(("Available", "Progressing", "ScalingLimited"), reasons.split(), strict=False)
     )
 
 
 def test_pools_and_sandboxes_reach_every_reason_and_every_condition() -> None:
     told = [c for state, _ in POOLS.values() for c in status(plan(state)).conditions]
-    told += [c for case in CASES.values() for c in compute_status(case.state, NOW).conditions]
+    told += [c for case in (CASES | RESIZES).values() for c in compute_status(case.state, NOW).conditions]
     # The others are those of tenants, which their own tests reach.
     of_tenants = {Reason.PROVISIONED, Reason.PROVISIONING_FAILED, Reason.NAMESPACE_TAKEN, Reason.NAME_TOO_LONG}
     assert {c.reason for c in told} == set(Reason) - of_tenants - {Reason.TOO_MANY_TENANTS}

@@ -118,12 +118,20 @@ def pool_record(body: Mapping[str, Any]) -> PoolRecord | None:
     return PoolRecord(
         name=pool.metadata.name,
         template=pool.spec.template_ref.name,
-        replicas=pool.spec.replicas,
+        replicas=_wanted(pool),
         existing=pool.status.replicas,
         ready=pool.status.ready_replicas,
         reason=pool.status.reason,
         conditions=tuple(pool.status.conditions),
     )
+
+
+def _wanted(pool: SandboxPool) -> int:
+    """Return how many warm sandboxes a pool is to have: one that follows its claims says so itself."""
+    if pool.spec.autoscale is None:
+        return pool.spec.replicas
+    wanted = pool.status.desired_replicas
+    return pool.spec.autoscale.min_replicas if wanted is None else wanted
 
 
 def workspace_max(template: SandboxTemplate) -> int:
