@@ -10,9 +10,11 @@ import argparse
 import asyncio
 import json
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,7 +23,9 @@ import yaml
 
 from bench import measures, tokens
 from bench.client import client
-from bench.rows import BUDGETS, HEAD, Row, line
+from bench.machine import load, machine, said
+from bench.rows import HEAD, Row, figure, line
+from benchmarks.results import Results
 from sandpod_gateway.backends.base import Backend, ClaimRequest
 from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
@@ -32,6 +36,7 @@ from support.cluster.server import START_SECONDS, serving
 from support.command_line import sandpod
 
 ROOT = Path(__file__).resolve().parents[2]
+TARGETS = {"local": "bench-local", "cluster": "bench"}
 
 
 def processor_seconds(pid: int) -> float:
@@ -166,7 +171,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--packages", type=int, default=5, help="sandboxes to install packages into")
     parser.add_argument("--bytes", type=int, default=40, help="streamed lines")
     parser.add_argument("--megabytes", type=int, default=100, help="output to stream")
-    parser.add_argument("--json", type=Path, default=None, help="file for all samples")
+    parser.add_argument("--json", type=Path, default=ROOT / ".build/bench.json", help="file for the results")
     return parser.parse_args()
 
 
@@ -178,18 +183,29 @@ async def print_tokens() -> None:
 
 
 async def main() -> None:
-    """Measure and print, row by row."""
+    """Measure, print row by row, and write the results."""
     options = parse()
-    print(f"{HEAD}\n{'-' * len(HEAD)}")
+    where = machine(cluster=options.where == "cluster")
+    print(f"load before: {where.load_before[0]}\n{HEAD}\n{'-' * len(HEAD)}")
     rows = []
     async for row in local(options) if options.where == "local" else cluster(options):
         rows.append(row)
         print(line(row), flush=True)
     if options.where == "local":
         await print_tokens()
-    if options.json is not None:
-        found = {BUDGETS[row.key].what: list(row.samples) for row in rows}
-        options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    Results(
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        version=said("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
+        command=" ".join(["make", TARGETS[options.where], *arguments()]),
+        machine=where.model_copy(update={"load_after": load()}),
+        figures=tuple(figure(row) for row in rows),
+    ).write(options.json)
+
+
+def arguments() -> list[str]:
+    """Return the arguments of this program as `make` is given them."""
+    given = " ".join(sys.argv[2:])
+    return [f'BENCH_ARGS="{given}"'] if given else []
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from benchmarks.results import OURS, Figure, budget_of, percentile
+
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
@@ -70,15 +72,16 @@ class Row:
     Attributes:
         key: Which of `BUDGETS`.
         samples: The measured values, in the budget's unit.
+        by: Who did the work.
     """
 
     key: str
     samples: Sequence[float]
+    by: str = OURS
 
     def at(self, share: float) -> float:
         """Return the smallest sample that so large a share of all samples does not pass."""
-        ordered = sorted(self.samples)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+        return percentile(self.samples, share)
 
 
 HEAD: Final = f"{'what':<42} {'unit':<5} {'n':>5} {'p50':>8} {'p95':>8} {'p99':>8}  {'budget':<9} compare"
@@ -87,5 +90,26 @@ HEAD: Final = f"{'what':<42} {'unit':<5} {'n':>5} {'p50':>8} {'p95':>8} {'p99':>
 def line(row: Row) -> str:
     """Return a row of the table."""
     budget = BUDGETS[row.key]
+    ours = row.by == OURS
+    what, limit, peer = (budget.what, budget.limit or "-", budget.peer) if ours else (f"    {row.by}", "", "")
     cuts = " ".join(f"{row.at(share):8.2f}" for share in (0.5, 0.95, 0.99))
-    return f"{budget.what:<42} {budget.unit:<5} {len(row.samples):>5} {cuts}  {budget.limit or '-':<9} {budget.peer}"
+    return f"{what:<42} {budget.unit:<5} {len(row.samples):>5} {cuts}  {limit:<9} {peer}".rstrip()
+
+
+def figure(row: Row) -> Figure:
+    """Return a row as it is kept."""
+    budget = BUDGETS[row.key]
+    ours = row.by == OURS
+    p50, p95, p99 = (round(row.at(share), 2) for share in (0.5, 0.95, 0.99))
+    return Figure(
+        key=row.key,
+        what=budget.what,
+        by=row.by,
+        unit=budget.unit,
+        count=len(row.samples),
+        p50=p50,
+        p95=p95,
+        p99=p99,
+        budget=budget_of(budget.limit) if ours else None,
+        compare=budget.peer if ours else "",
+    )
