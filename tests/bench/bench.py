@@ -22,6 +22,7 @@ import httpx2
 import yaml
 
 from bench import measures, tokens
+from bench.beside import Beside, add_arguments
 from bench.client import client
 from bench.machine import load, machine, said
 from bench.rows import HEAD, Row, figure, line
@@ -113,7 +114,7 @@ async def local(options: argparse.Namespace) -> AsyncIterator[Row]:
                 yield row
 
 
-async def cluster(options: argparse.Namespace) -> AsyncIterator[Row]:
+async def cluster(options: argparse.Namespace, beside: Beside) -> AsyncIterator[Row]:
     """All rows, on the cluster."""
     there = Cluster(
         namespace=os.environ.get("SANDPOD_NAMESPACE", "sandpod"),
@@ -135,6 +136,7 @@ async def cluster(options: argparse.Namespace) -> AsyncIterator[Row]:
         if await there.kubectl("get", "runtimeclass", "gvisor", "--ignore-not-found"):
             await there.kubectl("apply", "-n", there.sandboxes, "-f", "-", stdin=await gvisor_template(there))
             parts.append(measures.in_template(session, options.calls // 3, "gvisor", "gvisor"))
+        parts.append(beside.measure(session, there, url, key, options))
         for part in parts:
             async for row in part:
                 yield row
@@ -171,7 +173,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--packages", type=int, default=5, help="sandboxes to install packages into")
     parser.add_argument("--bytes", type=int, default=40, help="streamed lines")
     parser.add_argument("--megabytes", type=int, default=100, help="output to stream")
-    parser.add_argument("--json", type=Path, default=ROOT / ".build/bench.json", help="file for the results")
+    parser.add_argument("--json", type=Path, default=None, help="file for the results; else in .build")
+    add_arguments(parser)
     return parser.parse_args()
 
 
@@ -187,8 +190,8 @@ async def main() -> None:
     options = parse()
     where = machine(cluster=options.where == "cluster")
     print(f"load before: {where.load_before[0]}\n{HEAD}\n{'-' * len(HEAD)}")
-    rows = []
-    async for row in local(options) if options.where == "local" else cluster(options):
+    rows, beside = [], Beside()
+    async for row in local(options) if options.where == "local" else cluster(options, beside):
         rows.append(row)
         print(line(row), flush=True)
     if options.where == "local":
@@ -196,16 +199,13 @@ async def main() -> None:
     Results(
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         version=said("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
-        command=" ".join(["make", TARGETS[options.where], *arguments()]),
+        command=f"make {TARGETS[options.where]}",
+        arguments=" ".join(sys.argv[2:]),
         machine=where.model_copy(update={"load_after": load()}),
+        peers=beside.versions,
+        left_out=beside.left_out,
         figures=tuple(figure(row) for row in rows),
-    ).write(options.json)
-
-
-def arguments() -> list[str]:
-    """Return the arguments of this program as `make` is given them."""
-    given = " ".join(sys.argv[2:])
-    return [f'BENCH_ARGS="{given}"'] if given else []
+    ).write(options.json or ROOT / f".build/{TARGETS[options.where]}.json")
 
 
 if __name__ == "__main__":

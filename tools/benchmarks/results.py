@@ -86,7 +86,8 @@ class Results(_Frozen):
     Attributes:
         date: The day, as YYYY-MM-DD.
         version: Of Sandpod: the commit, if it was measured in a checkout.
-        command: The command with its arguments.
+        command: The command.
+        arguments: What it was given as BENCH_ARGS.
         machine: Where.
         peers: The version of each peer that was measured.
         left_out: Why each that was asked for was not.
@@ -96,6 +97,7 @@ class Results(_Frozen):
     date: str
     version: str
     command: str
+    arguments: str = ""
     machine: Machine
     peers: dict[str, str] = {}
     left_out: dict[str, str] = {}
