@@ -45,8 +45,8 @@ class Beside:
     """What was measured beside Sandpod, and what not.
 
     Attributes:
-        versions: The version of each peer that was measured.
-        left_out: Why each of the others was not.
+        versions: The version of each peer that is there.
+        left_out: Why something was not measured, or not to its end.
     """
 
     versions: dict[str, str] = field(default_factory=dict)
@@ -60,7 +60,6 @@ class Beside:
                 async for row in PEERS[name](plan):
                     yield row
             except PeerError as error:
-                self.versions.pop(name, None)
                 self.left_out[name] = str(error)
                 print(f"  {name} was not measured: {error}")
 

@@ -89,8 +89,8 @@ class Results(_Frozen):
         command: The command.
         arguments: What it was given as BENCH_ARGS.
         machine: Where.
-        peers: The version of each peer that was measured.
-        left_out: Why each that was asked for was not.
+        peers: The version of each peer that was there.
+        left_out: Why something that was asked for was not measured, or not to its end.
         figures: The rows, in the order in which they were taken.
     """
 

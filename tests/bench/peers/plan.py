@@ -57,7 +57,8 @@ async def said(*command: str, expect: str | None = None) -> str:
     text = out.decode().strip()
     if process.returncode != 0 or (expect is not None and text != expect):
         last = (err.decode().strip() or text).splitlines()[-1:]
-        raise PeerError(f"{Path(command[0]).name} {command[1]} failed: {''.join(last)[:300]}")
+        name = " ".join([Path(command[0]).name, *command[1:2]])
+        raise PeerError(f"{name} failed: {''.join(last)[:300]}")
     return text
 
 
