@@ -116,11 +116,11 @@ sbom: setup ## Writes what the local server and each image consist of, with lice
 
 .PHONY: bench-local
 bench-local: setup ## Measures the local gateway against the budgets
-	PYTHONPATH=tests $(BIN)/python -m bench.bench local $(BENCH_ARGS)
+	PYTHONPATH=tests:tools $(BIN)/python -m bench.bench local $(BENCH_ARGS)
 
 .PHONY: bench-packages
 bench-packages: setup ## Installs the most used packages of PyPI, and compares each file with what pip makes of them
-	PYTHONPATH=tests $(BIN)/python -m bench.packages $(BENCH_ARGS)
+	PYTHONPATH=tests:tools $(BIN)/python -m bench.packages $(BENCH_ARGS)
 
 ##### With Docker, kind, kubectl and helm
 
@@ -185,16 +185,21 @@ install: setup ## Installs the chart into that cluster, with two API keys in .bu
 
 .PHONY: bench
 bench: setup ## Measures the gateway in that cluster against the budgets, with what the chart imports before programs do
-	@$(CLUSTER_ENV) tools/cluster.sh install --set-json 'sandboxes.templates.default.preimport=["numpy","pandas","matplotlib.pyplot"]'
-	@$(CLUSTER_ENV) PYTHONPATH=tests $(BIN)/python -m bench.bench cluster $(BENCH_ARGS)
+	@$(CLUSTER_ENV) tools/cluster.sh install --values tests/bench/values.yaml
+	@$(CLUSTER_ENV) PYTHONPATH=tests:tools $(BIN)/python -m bench.bench cluster $(BENCH_ARGS)
+
+.PHONY: benchmarks
+benchmarks: setup ## Makes the last results of `make bench` those of docs/benchmarks.md
+	cp .build/bench.json docs/benchmarks.json
+	$(BIN)/python tools/pages.py
 
 .PHONY: bench-scale
 bench-scale: setup ## Measures how operator and claims scale, in that cluster, with pods that are only said to run
-	@$(CLUSTER_ENV) PYTHONPATH=tests $(BIN)/python -m bench.scale $(BENCH_ARGS)
+	@$(CLUSTER_ENV) PYTHONPATH=tests:tools $(BIN)/python -m bench.scale $(BENCH_ARGS)
 
 .PHONY: bench-claims
 bench-claims: setup ## Lets 100,000 claims race in that cluster while everything goes wrong, and proves what came of them
-	@$(CLUSTER_ENV) PYTHONPATH=tests $(BIN)/python -m bench.claims $(BENCH_ARGS)
+	@$(CLUSTER_ENV) PYTHONPATH=tests:tools $(BIN)/python -m bench.claims $(BENCH_ARGS)
 
 .PHONY: cluster-story
 cluster-story: ## Prints what there is to look at in that cluster after a failed test

@@ -55,7 +55,9 @@ END
 kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
 nodes: [{role: control-plane, extraMounts: [{hostPath: "$SHARED", containerPath: /shared, readOnly: true}]}]
-kubeadmConfigPatches: ["{kind: InitConfiguration, patches: {directory: /shared/patches}}"]
+kubeadmConfigPatches:
+  - "{kind: InitConfiguration, patches: {directory: /shared/patches}}"
+  - "{kind: KubeletConfiguration, maxPods: 200}" # a benchmark keeps 100 sandboxes on it
 END
   fi
   kind export kubeconfig --quiet --name "$KIND_CLUSTER"

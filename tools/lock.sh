@@ -30,6 +30,9 @@ echo "cyclonedx-bom~=7.5" | compile requirements/sbom.lock - --universal
 # Libraries that agents are written with, which examples are tried with: their MCP client is not the project's.
 compile requirements/clients.lock requirements/clients.in --universal
 
+# What Sandpod is measured beside: a library with dependencies of its own.
+compile requirements/peers.lock requirements/peers.in --universal
+
 # An OpenID Connect provider for tests, in Python.
 compile requirements/provider.lock requirements/provider.in --universal
 

@@ -6,6 +6,7 @@ A part stands between two comments, and its first comment names what belongs the
     <!-- generated: promises isolation -->    promises of tests/promises.toml with the tests that prove them
     <!-- generated: settings gateway -->      settings of the gateway or the operator
     <!-- generated: tools -->                 and `rest`, `conditions`, `reasons`
+    <!-- generated: benchmarks peers -->      parts of the figures in docs/benchmarks.json, which also give two pictures
     <!-- end -->
 
 So every page is whole where it is read, on GitHub as on the built site.
@@ -26,6 +27,8 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from benchmarks import page as figures
+from benchmarks.results import Results
 from sandpod_api.conditions import ADVICE, MEANINGS, SENTENCES, Reason
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.factory import create_backend
@@ -150,6 +153,11 @@ def reason_table(_: str) -> str:
     return table(("Reason", "Meaning", "What to do"), *rows)
 
 
+def benchmarks(part: str) -> str:
+    """Return a part of the page of figures."""
+    return figures.PARTS[part](Results.read(ROOT / "docs/benchmarks.json"))
+
+
 PARTS: Final[dict[str, Callable[[str], str]]] = {
     "promises": promise_table,
     "tools": tools_reference,
@@ -157,6 +165,7 @@ PARTS: Final[dict[str, Callable[[str], str]]] = {
     "settings": settings_reference,
     "conditions": condition_table,
     "reasons": reason_table,
+    "benchmarks": benchmarks,
 }
 
 
@@ -183,12 +192,20 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+def written() -> Iterator[tuple[Path, str, str]]:
+    """Give each file that is written here, with its text as it is and as it must be."""
+    for path in pages():
+        text = path.read_text(encoding="utf-8")
+        yield path, text, filled(text)
+    for name, picture in figures.pictures(Results.read(ROOT / "docs/benchmarks.json")).items():
+        path = ROOT / "docs" / name
+        yield path, path.read_text(encoding="utf-8") if path.exists() else "", picture
+
+
 def main() -> int:
     """Fill the pages, or check them; return the exit code."""
     stale = False
-    for path in pages():
-        old = path.read_text(encoding="utf-8")
-        new = filled(old)
+    for path, old, new in written():
         if "--check" not in sys.argv[1:]:
             path.write_text(new, encoding="utf-8")
         elif new != old:

@@ -10,9 +10,11 @@ import argparse
 import asyncio
 import json
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,8 +22,11 @@ import httpx2
 import yaml
 
 from bench import measures, tokens
+from bench.beside import Beside, add_arguments
 from bench.client import client
-from bench.rows import BUDGETS, HEAD, Row, line
+from bench.machine import load, machine, said
+from bench.rows import HEAD, Row, figure, line
+from benchmarks.results import Results
 from sandpod_gateway.backends.base import Backend, ClaimRequest
 from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
@@ -32,6 +37,7 @@ from support.cluster.server import START_SECONDS, serving
 from support.command_line import sandpod
 
 ROOT = Path(__file__).resolve().parents[2]
+TARGETS = {"local": "bench-local", "cluster": "bench"}
 
 
 def processor_seconds(pid: int) -> float:
@@ -108,7 +114,7 @@ async def local(options: argparse.Namespace) -> AsyncIterator[Row]:
                 yield row
 
 
-async def cluster(options: argparse.Namespace) -> AsyncIterator[Row]:
+async def cluster(options: argparse.Namespace, beside: Beside) -> AsyncIterator[Row]:
     """All rows, on the cluster."""
     there = Cluster(
         namespace=os.environ.get("SANDPOD_NAMESPACE", "sandpod"),
@@ -130,6 +136,7 @@ async def cluster(options: argparse.Namespace) -> AsyncIterator[Row]:
         if await there.kubectl("get", "runtimeclass", "gvisor", "--ignore-not-found"):
             await there.kubectl("apply", "-n", there.sandboxes, "-f", "-", stdin=await gvisor_template(there))
             parts.append(measures.in_template(session, options.calls // 3, "gvisor", "gvisor"))
+        parts.append(beside.measure(session, there, url, key, options))
         for part in parts:
             async for row in part:
                 yield row
@@ -166,7 +173,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--packages", type=int, default=5, help="sandboxes to install packages into")
     parser.add_argument("--bytes", type=int, default=40, help="streamed lines")
     parser.add_argument("--megabytes", type=int, default=100, help="output to stream")
-    parser.add_argument("--json", type=Path, default=None, help="file for all samples")
+    parser.add_argument("--json", type=Path, default=None, help="file for the results; else in .build")
+    add_arguments(parser)
     return parser.parse_args()
 
 
@@ -178,18 +186,26 @@ async def print_tokens() -> None:
 
 
 async def main() -> None:
-    """Measure and print, row by row."""
+    """Measure, print row by row, and write the results."""
     options = parse()
-    print(f"{HEAD}\n{'-' * len(HEAD)}")
-    rows = []
-    async for row in local(options) if options.where == "local" else cluster(options):
+    where = machine(cluster=options.where == "cluster")
+    print(f"load before: {where.load_before[0]}\n{HEAD}\n{'-' * len(HEAD)}")
+    rows, beside = [], Beside()
+    async for row in local(options) if options.where == "local" else cluster(options, beside):
         rows.append(row)
         print(line(row), flush=True)
     if options.where == "local":
         await print_tokens()
-    if options.json is not None:
-        found = {BUDGETS[row.key].what: list(row.samples) for row in rows}
-        options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    Results(
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        version=said("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
+        command=f"make {TARGETS[options.where]}",
+        arguments=" ".join(sys.argv[2:]),
+        machine=where.model_copy(update={"load_after": load()}),
+        peers=beside.versions,
+        left_out=beside.left_out,
+        figures=tuple(figure(row) for row in rows),
+    ).write(options.json or ROOT / f".build/{TARGETS[options.where]}.json")
 
 
 if __name__ == "__main__":

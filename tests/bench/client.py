@@ -42,6 +42,20 @@ async def client(url: str, key: str | None, count: int) -> AsyncIterator[Row]:
             yield Row("copy", [await asyncio.to_thread(_copied, url, key, *way) for way in ways])
 
 
+async def upload(url: str, key: str | None, count: int, megabytes: int) -> AsyncIterator[Row]:
+    """Copy a file into a sandbox."""
+    samples = []
+    async with AsyncSandbox("bench-upload", url=url, key=key) as sandbox:
+        with tempfile.NamedTemporaryFile() as file:
+            file.truncate(megabytes * MEGABYTE)
+            for index in range(count + 1):
+                start = time.perf_counter()
+                await sandbox.files.upload(file.name, "copy")
+                if index:
+                    samples.append((time.perf_counter() - start) * MILLIS)
+    yield Row("upload", samples, detail=f"{megabytes} MB")
+
+
 def _copied(url: str, key: str | None, source: str, target: str) -> float:
     """Copy a file, and return the most memory that it took, in MB."""
     environment = {**os.environ, "SANDPOD_URL": url, "SANDPOD_KEY": key or ""}

@@ -121,7 +121,8 @@ async def calls(session: Session, count: int, refilled: Callable[[], Awaitable[o
     samples, replies = await timed(count // 6, lambda: session.call("run_js_code", **log), NODE_PAUSE)
     yield Row("javascript", samples)
     yield Row("node", [reply["duration_ms"] for reply in replies])
-    _, replies = await timed(count // 6, lambda: session.call("run_js_code", **log))
+    samples, replies = await timed(count // 6, lambda: session.call("run_js_code", **log))
+    yield Row("scripts", samples)
     yield Row("nodes", [reply["duration_ms"] for reply in replies])
     yield Row("listing", await bare(session, count // 3))
     samples, _ = await timed(count // 3, lambda: session.call("run_shell_command", command="true", sandbox=sandbox))
@@ -164,7 +165,7 @@ async def in_template(session: Session, count: int, template: str, key: str) -> 
 
 async def fresh(session: Session, count: int, refilled: Callable[[], Awaitable[object]]) -> AsyncIterator[Row]:
     """From nothing to the first output of a warm sandbox; the pool is full again before each try."""
-    samples = []
+    samples, claims = [], []
     for index in range(count):
         await refilled()
         first = 0.0
@@ -175,10 +176,12 @@ async def fresh(session: Session, count: int, refilled: Callable[[], Awaitable[o
 
         start = time.perf_counter()
         sandbox = await session.create(name=f"bench-fresh-{index}")
+        claims.append((time.perf_counter() - start) * MILLIS)
         checked(await session.python("print(1)", sandbox=sandbox, on_output=note))
         # What is printed just before the end may come with the result alone.
         samples.append(((first or time.perf_counter()) - start) * MILLIS)
         await session.close(sandbox)
+    yield Row("claim", claims)
     yield Row("fresh", samples)
 
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from benchmarks.results import OURS, Figure, budget_of, percentile
+
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
@@ -59,6 +61,13 @@ BUDGETS: Final = {
     "operator": Budget(what="operator's memory with most sandboxes", unit="MB", limit="300", peer=""),
     "restarted": Budget(what="memory of one that starts with as many", unit="MB", limit="300", peer=""),
     "reconcile": Budget(what="operator's processor time of a reconcile", unit="ms", limit="5", peer=""),
+    "scripts": Budget(what="run_js_code console.log(1), back to back", unit="ms", limit="12 / 30", peer=""),
+    "claim": Budget(what="create_sandbox, out of a pool", unit="ms", limit=None, peer=""),
+    "upload": Budget(what="copy a file into a sandbox", unit="ms", limit=None, peer=""),
+    "together": Budget(what="runs in many sandboxes at once", unit="1/s", limit="110", peer=""),
+    "dense": Budget(what="one of many idle sandboxes, no pre-imports", unit="MB", limit="20", peer=""),
+    "crowded": Budget(what="what the node takes more for each of them", unit="MB", limit=None, peer=""),
+    "full-node": Budget(what="the node with them, and all else on it", unit="MB", limit=None, peer=""),
     "rate": Budget(what="calls per second of gateway processor", unit="1/s", limit="250", peer="FastMCP alone 400-500"),
 }
 
@@ -70,22 +79,51 @@ class Row:
     Attributes:
         key: Which of `BUDGETS`.
         samples: The measured values, in the budget's unit.
+        by: Who did the work.
+        detail: How much of the work it was, where that can be chosen.
     """
 
     key: str
     samples: Sequence[float]
+    by: str = OURS
+    detail: str = ""
+
+    def what(self) -> str:
+        """Return the figure in words."""
+        what = BUDGETS[self.key].what
+        return f"{what}: {self.detail}" if self.detail else what
 
     def at(self, share: float) -> float:
         """Return the smallest sample that so large a share of all samples does not pass."""
-        ordered = sorted(self.samples)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+        return percentile(self.samples, share)
 
 
-HEAD: Final = f"{'what':<42} {'unit':<5} {'n':>5} {'p50':>8} {'p95':>8} {'p99':>8}  {'budget':<9} compare"
+HEAD: Final = f"{'what':<48} {'unit':<5} {'n':>5} {'p50':>8} {'p95':>8} {'p99':>8}  {'budget':<9} compare"
 
 
 def line(row: Row) -> str:
     """Return a row of the table."""
     budget = BUDGETS[row.key]
+    ours = row.by == OURS
+    what, limit, peer = (row.what(), budget.limit or "-", budget.peer) if ours else (f"    {row.by}: {row.key}", "", "")
     cuts = " ".join(f"{row.at(share):8.2f}" for share in (0.5, 0.95, 0.99))
-    return f"{budget.what:<42} {budget.unit:<5} {len(row.samples):>5} {cuts}  {budget.limit or '-':<9} {budget.peer}"
+    return f"{what:<48} {budget.unit:<5} {len(row.samples):>5} {cuts}  {limit:<9} {peer}".rstrip()
+
+
+def figure(row: Row) -> Figure:
+    """Return a row as it is kept."""
+    budget = BUDGETS[row.key]
+    ours = row.by == OURS
+    p50, p95, p99 = (round(row.at(share), 2) for share in (0.5, 0.95, 0.99))
+    return Figure(
+        key=row.key,
+        what=row.what(),
+        by=row.by,
+        unit=budget.unit,
+        count=len(row.samples),
+        p50=p50,
+        p95=p95,
+        p99=p99,
+        budget=budget_of(budget.limit) if ours else None,
+        compare=budget.peer if ours else "",
+    )
