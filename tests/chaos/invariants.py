@@ -6,6 +6,7 @@ Records that are looked at, by their kind:
     got       worker, owner, sandbox: a claim's answer
     told      worker, sandbox, op (run, background, terminal, file), mark, told: ok, or why not;
               expected and output of an ok one
+    doubted   worker, sandbox, status, said: the caller was told that it may have ended, and it has not
     lost      worker, sandbox, code: the caller was told that it has ended
     audit     sandbox, persistent, marks, files: what is in it, by another way than the gateway
     unserved  worker, sandbox, said: no call could be made in it after all faults were undone
@@ -141,6 +142,13 @@ def lost_for_a_reason(records: list[Record]) -> Iterator[str]:
             yield f"{each['sandbox']}: lost ({each['code']}), and nothing was done that ends one"
 
 
+def told_in_doubt(records: list[Record]) -> Iterator[str]:
+    """Who is told that a sandbox is gone which is there is told as well that this is not sure, and where to look."""
+    for each in _of(records, "doubted"):
+        if "get_sandbox" not in each["said"]:
+            yield f"{each['sandbox']}: told as lost, and it is {each['status']}: {each['said']}"
+
+
 def recovers(records: list[Record]) -> Iterator[str]:
     """When all is undone, all works again by itself."""
     for each in _of(records, "recovered", "unserved"):
@@ -170,6 +178,7 @@ CHECKS: Final[tuple[Callable[[list[Record]], Iterator[str]], ...]] = (
     one_owner,
     no_orphans,
     lost_for_a_reason,
+    told_in_doubt,
     recovers,
     bounded,
 )

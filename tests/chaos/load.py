@@ -121,17 +121,23 @@ class Worker:
             self.history.add("got", worker=self.name, owner=self.owner, sandbox=self.sandbox)
         return True
 
-    def lose(self, code: str) -> None:
-        """Take in that the sandbox has ended."""
-        if self.sandbox is not None:
+    async def check_loss(self, code: str, words: str) -> None:
+        """Take in that the sandbox may have ended: look whether it has, and record what was told of it."""
+        reply = await self.connection.call("get_sandbox", sandbox=self.sandbox)
+        status = reply.data.get("status") if isinstance(reply, Reply) else None
+        if outcome(reply) in LOST or status in {"Failed", "Expired"}:
             self.history.add("lost", worker=self.name, sandbox=self.sandbox, code=code, persistent=self.persistent)
             self.sandbox, self._generation = None, self._generation + 1
+        else:
+            self.history.add(
+                "doubted", worker=self.name, sandbox=self.sandbox, status=status or said(reply), said=words
+            )
 
-    def tell(self, op: str, mark: int, told: str, **more: Any) -> None:
+    async def tell(self, op: str, mark: int, told: str, **more: Any) -> None:
         """Record what the caller was told of a mark, and take in what it means."""
         self.history.add("told", worker=self.name, sandbox=self.sandbox, op=op, mark=mark, told=told, **more)
         if told in LOST:
-            self.lose(told)
+            await self.check_loss(told, str(more.get("said", "")))
 
     async def serves(self) -> str:
         """Return why a call can't be made in the sandbox, or nothing."""
@@ -139,8 +145,9 @@ class Worker:
             return ""
         reply = await self.connection.call("run_shell_command", command="echo served", sandbox=self.sandbox)
         if outcome(reply) in LOST:
-            self.lose(outcome(reply))
-            return ""
+            await self.check_loss(outcome(reply), said(reply))
+            if self.sandbox is None:
+                return ""
         if isinstance(reply, Reply) and outcome(reply) == "ok" and reply["stdout"] == "served\n":
             return ""
         return said(reply)
@@ -191,19 +198,19 @@ async def run(worker: Worker, mark: int) -> None:
         reply = await asked(worker, "start_run", mark, code=command, language="shell")
         if isinstance(reply, Reply) and reply.error is None:
             reply = await read_all(worker, reply["run_id"])
-    _tell_run(worker, "run", mark, reply, f"begin {mark}\nmark {mark}\n")
+    await _tell_run(worker, "run", mark, reply, f"begin {mark}\nmark {mark}\n")
 
 
 def _mark_in_python(mark: int) -> str:
     return f"with open({MARKS!r}, 'a') as file: file.write('{mark}\\n')\nprint('mark', {mark})\n"
 
 
-def _tell_run(worker: Worker, op: str, mark: int, reply: Reply | str, expected: str) -> None:
+async def _tell_run(worker: Worker, op: str, mark: int, reply: Reply | str, expected: str) -> None:
     told = outcome(reply)
     if told == "ok" and isinstance(reply, Reply):
-        worker.tell(op, mark, told, expected=expected, output=reply.data.get("stdout"))
+        await worker.tell(op, mark, told, expected=expected, output=reply.data.get("stdout"))
     else:
-        worker.tell(op, mark, told, said=said(reply))
+        await worker.tell(op, mark, told, said=said(reply))
 
 
 async def background(worker: Worker, mark: int) -> None:
@@ -213,7 +220,7 @@ async def background(worker: Worker, mark: int) -> None:
     if isinstance(reply, Reply) and reply.error is None:
         reply = await read_all(worker, reply["run_id"])
     expected = "".join(f"{mark} {n}\n" for n in range(20)) + f"mark {mark}\n"
-    _tell_run(worker, "background", mark, reply, expected)
+    await _tell_run(worker, "background", mark, reply, expected)
 
 
 async def read_all(worker: Worker, run_id: str) -> Reply | str:
@@ -238,7 +245,9 @@ async def file(worker: Worker, mark: int) -> None:
     """Write a file, and every second one again with another text."""
     path, text = f"kept/{mark // 2}", f"text {mark}"
     reply = await worker.connection.call("write_file", path=path, text=text, overwrite=True, sandbox=worker.sandbox)
-    worker.tell("file", mark, outcome(reply), path=path, text=text, said=said(reply) if outcome(reply) != "ok" else "")
+    await worker.tell(
+        "file", mark, outcome(reply), path=path, text=text, said=said(reply) if outcome(reply) != "ok" else ""
+    )
 
 
 async def claim(worker: Worker, mark: int) -> None:
@@ -258,6 +267,7 @@ class OpenTerminal:
     def __init__(self, url: str, key: str, sandbox: str) -> None:
         self.sandbox = sandbox
         self.shown = bytearray()
+        self.words = ""
         self._news = asyncio.Event()
         self._api = Api(AsyncTransport(), lambda: Endpoint(url, key))
         self._terminal = Terminal(self._api, sandbox, self._show, lambda: None, command=self.COMMAND)
@@ -280,7 +290,8 @@ class OpenTerminal:
                 while text not in self.shown:
                     if self.over:
                         error = None if self._running.cancelled() else self._running.exception()
-                        return error.code if isinstance(error, SandpodError) else f"ended: {error!r}"
+                        self.words = f"{error!r} {getattr(error, 'next_step', '')}"
+                        return error.code if isinstance(error, SandpodError) else "ended"
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
@@ -310,10 +321,10 @@ async def type_in_terminal(worker: Worker, mark: int) -> None:
     told = await terminal.say(mark)
     shown = terminal.shown[begin:].decode(errors="replace").removeprefix("begun\r\n")
     if told == "ok":
-        worker.tell("terminal", mark, told, expected=f"got-{mark}\r\n", output=shown)
+        await worker.tell("terminal", mark, told, expected=f"got-{mark}\r\n", output=shown)
     else:
         await terminal.close()
-        worker.tell("terminal", mark, told)
+        await worker.tell("terminal", mark, told, said=terminal.words)
 
 
 KINDS: Final[dict[str, tuple[Callable[[Worker, int], Awaitable[None]], dict[str, Any]]]] = {

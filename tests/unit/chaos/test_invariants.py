@@ -64,6 +64,7 @@ GOOD: list[Record] = [
     told(3, "backend_unavailable"),
     wrote(1, "old"),
     wrote(2, "new", "no answer"),
+    {"kind": "doubted", "worker": "w", "sandbox": "s", "status": "Ready", "said": "Call get_sandbox."},
     {"kind": "recovered", "seconds": 3.0, "missing": ""},
     audit(1, 3, text="new"),
     objects(),
@@ -94,6 +95,10 @@ BAD: dict[str, tuple[list[Record], str]] = {
     "two pods": ([objects(pods=[{"name": "s", "of": "1"}, {"name": "t", "of": "1"}])], "has 2 pods"),
     "lost for no reason": ([chaos("operator killed"), lost()], "nothing was done that ends one"),
     "lost long after the reason": ([chaos("node drained"), chaos(), chaos(), lost()], "nothing was done"),
+    "told as lost, and there": (
+        [{"kind": "doubted", "worker": "w", "sandbox": "s", "status": "Ready", "said": "Its files are gone."}],
+        "told as lost, and it is Ready",
+    ),
     "does not come back": ([{"kind": "recovered", "seconds": 300.0, "missing": "a node"}], "not back after 300 s"),
     "can't be used": (
         [{"kind": "unserved", "worker": "w", "sandbox": "s", "said": "no"}],
