@@ -125,6 +125,15 @@ bench-local: setup ## Measures the local gateway against the budgets
 bench-packages: setup ## Installs the most used packages of PyPI, and compares each file with what pip makes of them
 	PYTHONPATH=tests $(BIN)/python -m bench.packages $(BENCH_ARGS)
 
+.PHONY: fuzz
+fuzz: setup .build/fuzz/tool/.done ## Fuzzes for an hour what takes bytes from outside; FUZZ_ARGS="--minutes 10"
+	@PYTHONPATH=tests:$$(echo .build/fuzz/tool/lib/python3*/site-packages) $(BIN)/python -m fuzz.fuzz $(FUZZ_ARGS)
+
+.build/fuzz/tool/.done: requirements/fuzz.lock | setup
+	@rm -rf .build/fuzz/tool
+	@tools/install.sh .build/fuzz/tool $< .venv
+	@touch $@
+
 ##### With Docker, kind, kubectl and helm
 
 .PHONY: test-cluster
