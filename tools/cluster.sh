@@ -132,7 +132,7 @@ objects=(tests/e2e/test_{admission,claim_storm,claims,crds,rbac,team,tenants_on_
 # The first begins what the kubelet takes long to notice, and the last asks for it.
 operator=(tests/e2e/test_stalled_watches.py tests/e2e/test_operator_[!e]*.py tests/e2e/test_operator_ends.py)
 # What it does is felt in the whole cluster.
-alone=(tests/e2e/test_{policies_ignored,upgrade}.py)
+alone=(tests/e2e/test_{policies_ignored,upgrade,chaos}.py)
 
 e2e-objects() {
   SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest tests/chart "${objects[@]}" "$@"
