@@ -39,8 +39,8 @@ def fuzz(name: str, seconds: float) -> list[Path]:
     shutil.rmtree(crashes, ignore_errors=True)
     for folder in (kept, crashes, CORPUS / name):
         folder.mkdir(parents=True, exist_ok=True)
-    options = (f"-max_total_time={max(1, round(seconds))}", f"-max_len={LONGEST}", f"-timeout={SLOWEST}")
-    options += (f"-rss_limit_mb={MEMORY}", f"-artifact_prefix={crashes}/", "-print_final_stats=1")
+    options = [f"-max_total_time={max(1, round(seconds))}", f"-max_len={LONGEST}", f"-timeout={SLOWEST}"]
+    options += [f"-rss_limit_mb={MEMORY}", f"-artifact_prefix={crashes}/", "-print_final_stats=1"]
     command = [sys.executable, "-m", "fuzz.worker", name, *options, str(kept), str(CORPUS / name)]
     with log.open("wb") as out:
         ended = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, check=False, env=os.environ)
