@@ -12,6 +12,9 @@ PYTEST_ARGS ?=
 TEST_JOBS ?= 3
 TEST_WORKERS ?= 2
 BENCH_ARGS ?=
+CHAOS_ARGS ?=
+SOAK_ARGS ?=
+FUZZ_ARGS ?=
 IMAGE_PREFIX ?= sandpod
 IMAGE_TAG ?= dev
 KIND_CLUSTER ?= sandpod-test
@@ -122,6 +125,15 @@ bench-local: setup ## Measures the local gateway against the budgets
 bench-packages: setup ## Installs the most used packages of PyPI, and compares each file with what pip makes of them
 	PYTHONPATH=tests:tools $(BIN)/python -m bench.packages $(BENCH_ARGS)
 
+.PHONY: fuzz
+fuzz: setup .build/fuzz/tool/.done ## Fuzzes for an hour what takes bytes from outside; FUZZ_ARGS="--minutes 10"
+	@PYTHONPATH=tests:$$(echo .build/fuzz/tool/lib/python3*/site-packages) $(BIN)/python -m fuzz.fuzz $(FUZZ_ARGS)
+
+.build/fuzz/tool/.done: requirements/fuzz.lock | setup
+	@rm -rf .build/fuzz/tool
+	@tools/install.sh .build/fuzz/tool $< .venv
+	@touch $@
+
 ##### With Docker, kind, kubectl and helm
 
 .PHONY: test-cluster
@@ -200,6 +212,15 @@ bench-scale: setup ## Measures how operator and claims scale, in that cluster, w
 .PHONY: bench-claims
 bench-claims: setup ## Lets 100,000 claims race in that cluster while everything goes wrong, and proves what came of them
 	@$(CLUSTER_ENV) PYTHONPATH=tests:tools $(BIN)/python -m bench.claims $(BENCH_ARGS)
+
+.PHONY: chaos
+chaos: setup ## Lets 100 rounds of faults rage in that cluster under load; CHAOS_ARGS="--rounds 5 --seed 7"; KIND_WORKERS=1 makes a second node
+	@$(CLUSTER_ENV) tools/cluster.sh chaos
+	@$(CLUSTER_ENV) tools/cluster.sh rage $(CHAOS_ARGS)
+
+.PHONY: soak
+soak: setup ## Measures for two hours in that cluster whether anything grows under load; SOAK_ARGS="--minutes 10"
+	@$(CLUSTER_ENV) tools/cluster.sh soak $(SOAK_ARGS)
 
 .PHONY: cluster-story
 cluster-story: ## Prints what there is to look at in that cluster after a failed test

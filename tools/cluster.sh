@@ -11,6 +11,9 @@
 #   e2e-objects   runs the tests of the chart, of the API server with what the chart installs there, and of a second release
 #   e2e-operator  runs the tests that bring an operator of their own
 #   e2e-alone     runs the tests that stop something of the whole cluster, and bring it back
+#   chaos    installs the chart so that more can go wrong, such as clocks
+#   rage, soak    run the programs of `make chaos` and `make soak`
+#   clock-folder  prints the folder of the clocks of gateways and operators
 #   down     deletes the cluster
 #   story    prints what a failed test leaves to look at, bounded
 set -euo pipefail
@@ -21,6 +24,7 @@ NAMESPACE=sandpod
 SANDBOXES=sandpod-sandboxes
 TEAM=$SANDBOXES-team # of the tenant in tests/e2e/values.yaml
 SHARED=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/sandpod/$KIND_CLUSTER # a folder that the cluster's node sees
+WORKERS=${KIND_WORKERS:-0} # nodes beside the first, for what takes a node of several away
 # The Kubernetes version that is tested, where it can be had; else the one that kind brings.
 NODE_IMAGE=${NODE_IMAGE:-kindest/node:v1.34.4}
 # A program beside the checkout that gives a machine docker, kind, kubectl and helm. Most machines have them already.
@@ -51,16 +55,21 @@ node() {
 spec: {containers: [{name: $part, env: [{name: GOGC, value: "400"}]}]}
 END
     done
+    local mount="extraMounts: [{hostPath: \"$SHARED\", containerPath: /shared, readOnly: true}]" nodes worker
+    nodes="{role: control-plane, $mount}"
+    for ((worker = 0; worker < WORKERS; worker++)); do nodes+=", {role: worker, $mount}"; done
     kind create cluster --name "$KIND_CLUSTER" ${NODE_IMAGE:+--image "$NODE_IMAGE"} --wait 180s --config - <<END
 kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
-nodes: [{role: control-plane, extraMounts: [{hostPath: "$SHARED", containerPath: /shared, readOnly: true}]}]
+nodes: [$nodes]
 kubeadmConfigPatches:
   - "{kind: InitConfiguration, patches: {directory: /shared/patches}}"
   - "{kind: KubeletConfiguration, maxPods: 200}" # a benchmark keeps 100 sandboxes on it
 END
   fi
   kind export kubeconfig --quiet --name "$KIND_CLUSTER"
+  # Beside workers the first node would take no pods of ours.
+  [ "$WORKERS" = 0 ] || kubectl taint nodes --all node-role.kubernetes.io/control-plane- >/dev/null 2>&1 || true
 }
 
 load() {
@@ -125,7 +134,7 @@ objects=(tests/e2e/test_{admission,claim_storm,claims,crds,rbac,team,tenants_on_
 # The first begins what the kubelet takes long to notice, and the last asks for it.
 operator=(tests/e2e/test_stalled_watches.py tests/e2e/test_operator_[!e]*.py tests/e2e/test_operator_ends.py)
 # What it does is felt in the whole cluster.
-alone=(tests/e2e/test_{policies_ignored,upgrade}.py)
+alone=(tests/e2e/test_{policies_ignored,upgrade,chaos}.py)
 
 e2e-objects() {
   SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest tests/chart "${objects[@]}" "$@"
@@ -145,6 +154,25 @@ e2e-alone() {
   SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest "${alone[@]}" "$@"
 }
 
+clock-folder() { echo "$SHARED/clock"; }
+
+chaos() {
+  local folder=$SHARED/clock part
+  mkdir -p "$folder"
+  if [ ! -e "$folder/libfaketime.so.1" ]; then
+    # A clock of containers is the machine's: only what programs are told of it can be changed.
+    (cd "$folder" && apt-get download -qq libfaketime && dpkg -x libfaketime_*.deb . &&
+      cp usr/lib/*/faketime/libfaketime.so.1 . && rm -r usr libfaketime_*.deb) >/dev/null 2>&1 ||
+      say "Without Debian's libfaketime no clock can jump."
+  fi
+  for part in gateway operator; do echo +0s >"$folder/$part"; done
+  install --values tests/chaos/values.yaml
+}
+
+rage() { PYTHONPATH=tests .venv/bin/python -m chaos.chaos "$@"; }
+
+soak() { PYTHONPATH=tests .venv/bin/python -m chaos.soak "$@"; }
+
 down() {
   ! there || kind delete cluster --name "$KIND_CLUSTER"
 }
@@ -163,6 +191,6 @@ story() {
 }
 
 case "${1:-}" in
-  tools | node | load | install | contract | e2e-together | e2e-objects | e2e-operator | e2e-alone | down | story) "$@" ;;
-  *) say "use: tools/cluster.sh tools|node|load|install|contract|e2e-together|e2e-objects|e2e-operator|e2e-alone|down|story" && exit 2 ;;
+  tools | node | load | install | contract | e2e-together | e2e-objects | e2e-operator | e2e-alone | chaos | rage | soak | clock-folder | down | story) "$@" ;;
+  *) say "use: tools/cluster.sh tools|node|load|install|contract|e2e-together|e2e-objects|e2e-operator|e2e-alone|chaos|rage|soak|clock-folder|down|story" && exit 2 ;;
 esac

@@ -27,6 +27,9 @@ echo "uv~=0.13" | compile requirements/uv.lock - --universal
 # What says of which components an image consists.
 echo "cyclonedx-bom~=7.5" | compile requirements/sbom.lock - --universal
 
+# What `make fuzz` finds inputs with, by the branches that they take. The last with a wheel for Python 3.11; for Linux alone.
+echo "atheris~=3.0.0" | compile requirements/fuzz.lock - --universal
+
 # Libraries that agents are written with, which examples are tried with: their MCP client is not the project's.
 compile requirements/clients.lock requirements/clients.in --universal
 

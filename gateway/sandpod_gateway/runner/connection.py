@@ -93,7 +93,7 @@ class RunnerConnection:
         except TimeoutError as error:
             raise ConnectionLostError("the runner did not say hello") from error
         if self.hello.version != protocol.VERSION:
-            raise ConnectionLostError(f"the runner speaks version {self.hello.version}, not {protocol.VERSION}")
+            raise BrokenProtocolError(f"the runner speaks version {self.hello.version}, not {protocol.VERSION}")
 
     async def start_run(self, header: dict[str, Any], code: bytes, sink: RunSink) -> RunHandle:
         """Ask for a run with the fields of a `run` frame."""

@@ -236,7 +236,7 @@ class Inbox:
         try:
             self.hello.set_result(Hello.model_validate(frame.header))
         except ValidationError:
-            self.hello.set_exception(ConnectionLostError("the runner's hello makes no sense"))
+            self.hello.set_exception(BrokenProtocolError("the runner's hello makes no sense"))
         return True
 
 

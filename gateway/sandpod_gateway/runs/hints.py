@@ -24,8 +24,8 @@ _BY_OUTCOME: Final[dict[str, str]] = {
     Outcome.TIMEOUT: "The program was stopped at its timeout: pass a longer one as `timeout`, or do less in one run.",
     Outcome.OUT_OF_MEMORY: "Work on the data in parts.",
     Outcome.OUTPUT_LIMIT: "Write large output to a file.",
-    Outcome.SANDBOX_LOST: "Its files are lost, unless get_sandbox tells that it is Suspended; a call without its "
-    "handle gets a sandbox that works.",
+    Outcome.SANDBOX_LOST: "Its files are lost, unless get_sandbox tells that it is Ready or Suspended; a call without "
+    "its handle gets a sandbox that works.",
 }
 
 

@@ -7,6 +7,7 @@ from sandpod_api.conditions import Reason
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.runner.demux import BrokenProtocolError, ConnectionLostError
 
 _ENDED: Final[dict[str, str]] = {
     Reason.TTL_EXPIRED: "The sandbox has expired: its lifetime (ttl) was over.",
@@ -25,6 +26,18 @@ def unusable(record: SandboxRecord) -> SandpodError:
         return SandpodError(ErrorCode.SANDBOX_LOST, message, cause=cause, next_step=another)
     message = f"The sandbox is not ready: it is {record.status.lower()}."
     return SandpodError(ErrorCode.SESSION_BUSY, message, cause=cause, next_step="Try again in a moment.")
+
+
+def unanswered(record: SandboxRecord | None, error: ConnectionLostError) -> SandpodError:
+    """Return what is told of a sandbox that does not answer: by its record of now, it is lost or it is not."""
+    if record is not None and record.status in {"Failed", "Expired"}:
+        return unusable(record)
+    cause = str(error) or None
+    if record is None or isinstance(error, BrokenProtocolError):
+        message, step = "The sandbox can't be used any more.", "Close it and use another one."
+        return SandpodError(ErrorCode.SANDBOX_LOST, message, cause=cause, next_step=step)
+    message, step = "The sandbox does not answer now.", "Try again in a moment; if it stays so, close it."
+    return SandpodError(ErrorCode.BACKEND_UNAVAILABLE, message, cause=cause, next_step=step)
 
 
 def gone(record: SandboxRecord | None) -> str | None:

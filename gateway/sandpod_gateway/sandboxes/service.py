@@ -24,7 +24,7 @@ from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner.connection import RunnerConnection, open_connection
 from sandpod_gateway.runner.demux import ConnectionLostError
 from sandpod_gateway.sandboxes.admission import claim
-from sandpod_gateway.sandboxes.endings import forgotten, gone, unusable
+from sandpod_gateway.sandboxes.endings import forgotten, gone, unanswered, unusable
 from sandpod_gateway.sandboxes.secrets import Secrets
 from sandpod_gateway.usage.meter import Meter
 
@@ -239,8 +239,7 @@ class Sandboxes:
         try:
             connection = await open_connection(await self._backend.open_stream(record.name))
         except ConnectionLostError as error:
-            message, step = "The sandbox does not answer.", "Close it and use another one; its files are gone."
-            raise SandpodError(ErrorCode.SANDBOX_LOST, message, cause=str(error) or None, next_step=step) from error
+            raise unanswered(await self._backend.get(record.name), error) from error
         self._metrics.stream_seconds.observe(time.perf_counter() - start)
         return connection
 

@@ -6,7 +6,7 @@ An Event is made where the status changes, so that a restart of the operator rep
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from sandpod_api import names
 from sandpod_api.base import ApiModel, rfc3339
@@ -19,7 +19,7 @@ from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, 
 from sandpod_operator.model.observed import ObservedSandbox
 from sandpod_operator.planning.network_policies import build_deny_all
 from sandpod_operator.settings import OperatorSettings
-from sandpod_operator.status import lifetime
+from sandpod_operator.status import failures, lifetime
 from sandpod_operator.status.network import to_relabel
 from sandpod_operator.status.requests import to_resize
 from sandpod_operator.status.sandbox import compute_status, is_final, is_over
@@ -77,19 +77,37 @@ class _Pass:
         gone_at = self._delete_at()
         if gone_at is not None and gone_at <= self._now:
             return Plan(actions=(delete_sandbox(self._sandbox),))
+        if self._status.reason is not None and self._keeps_files():
+            ready = find(self._status.conditions, ConditionType.READY)
+            why = ready.message if ready is not None else ""
+            text = f"{why} The files of its persistent workspace are kept: the next call resumes it."
+            return Plan(actions=(self._suspend(), self._emit(self._status.reason, text, "Warning")))
         idle = lifetime.suspend_at(self._sandbox, self._now, suspends=self._observed.suspends)
         if idle is not None and idle <= self._now and not self._over:
             # Nothing but that, for what was seen: the answer wakes the next pass, which ends the pod.
-            suspend = Patch(SANDBOXES, self._sandbox.metadata, spec={"operatingMode": "Suspended"})
             end, limit = self._status.expires_at, self._sandbox.spec.lifetime.idle_timeout
             until = f" until {rfc3339(end)}, when its ttl ends" if end is not None else ""
             text = f"Idle for {limit} s, so it is suspended. Its files are kept{until}."
-            return Plan(actions=(suspend, Emit(SANDBOXES, self._sandbox.metadata, Reason.IDLE_TIMEOUT, text)))
+            return Plan(actions=(self._suspend(), self._emit(Reason.IDLE_TIMEOUT, text)))
         if (more := to_resize(self._observed, self._now)) is not None and self._pod is not None and not self._over:
             # As above: the answer, or a refusal, is part of the next status.
             return Plan(actions=(Resize(PODS, self._pod.metadata, names.CONTAINER, more),), due=self._due())
         # A status is written before the pod goes, so that whoever loses the pod can read why.
         return Plan(actions=(*self._make_pod(), *self._write_status(), *self._change_pod()), due=self._due())
+
+    def _keeps_files(self) -> bool:
+        """Return whether nothing but the pod of a sandbox that works has ended, and its files are on a volume."""
+        sandbox, new = self._sandbox, self._status
+        ends = is_final(new.conditions) and not is_over(sandbox.status.conditions)
+        lives = sandbox.spec.operating_mode == "Running" and not is_true(new.conditions, ConditionType.EXPIRED)
+        kept = self._observed.persistent and sandbox.status.volume_claim is not None
+        return ends and lives and kept and new.reason in failures.OF_THE_POD
+
+    def _suspend(self) -> Patch:
+        return Patch(SANDBOXES, self._sandbox.metadata, spec={"operatingMode": "Suspended"})
+
+    def _emit(self, reason: str, text: str, kind: Literal["Normal", "Warning"] = "Normal") -> Emit:
+        return Emit(SANDBOXES, self._sandbox.metadata, reason, text, kind)
 
     def pod_parts(self) -> tuple[SandboxTemplate, NetworkProfile] | None:
         """Return what a pod is made from, if nothing but a full quota or the API server can prevent one now."""

@@ -11,7 +11,8 @@ from sandpod_operator.model.pod import Pod, StateDetail
 MAX_MESSAGE: Final = 1024
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
-# A sandbox with one of these has ended: its files are gone, and it gets no other pod.
+# A sandbox with one of these has ended: its files are gone, and it gets no other pod. One with files on a volume is
+# suspended instead where nothing but its pod has.
 FINAL: Final = frozenset(
     {
         Reason.POD_FAILED,
@@ -24,6 +25,8 @@ FINAL: Final = frozenset(
         Reason.KERNEL_SHARED,
     }
 )
+# Those of them that take a pod and nothing else: files of a persistent workspace outlast it.
+OF_THE_POD: Final = frozenset({Reason.POD_FAILED, Reason.OUT_OF_MEMORY, Reason.EVICTED, Reason.NODE_LOST})
 # Reasons of the kubelet while it tries again; with any other reason a waiting container is on its way.
 _PULL: Final = frozenset(
     {

@@ -233,7 +233,7 @@ class KubernetesBackend(Stores):
             try:
                 return await self._open.streams.connect(name)
             except NotFoundError as error:
-                raise _lost("Its pod is gone.") from error
+                raise _lost("Its pod is gone.", kept=record.persistent) from error
 
     async def _assemble(self, cluster: Cluster) -> None:
         http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), trust_env=has_proxy(cluster.host))
@@ -276,6 +276,10 @@ def _no_such_sandbox() -> SandpodError:
     return SandpodError(ErrorCode.SESSION_NOT_FOUND, "There is no such sandbox.", next_step=step)
 
 
-def _lost(cause: str) -> SandpodError:
+def _lost(cause: str, *, kept: bool = False) -> SandpodError:
+    """Return what is told of a sandbox without a pod, whose files may be kept."""
+    if kept:
+        message, step = "The sandbox is about to be suspended; its files are kept.", "Try again in a moment."
+        return SandpodError(ErrorCode.BACKEND_UNAVAILABLE, message, cause=cause, next_step=step)
     message, step = "The sandbox is lost, with the files in it.", "Call create_sandbox for a new one."
     return SandpodError(ErrorCode.SANDBOX_LOST, message, cause=cause, next_step=step)

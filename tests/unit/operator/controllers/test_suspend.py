@@ -87,6 +87,41 @@ def test_sandbox_ends_where_it_is_not_to_be_suspended(state: ObservedSandbox) ->
     assert "Patch Sandbox" not in kinds(plan(state))
 
 
+WORKED = {**LIVED, "volumeClaim": "box-1", "conditions": [condition("Ready", "True", "Ready", since=4000)]}
+GONE = [
+    (None, "NodeLost"),
+    (a_pod(status=ended(137, reason="OOMKilled")), "OutOfMemory"),
+    (a_pod(status=ended(1)), "PodFailed"),
+    (a_pod(status={"phase": "Failed", "reason": "Evicted", "message": "Usage exceeds 256Mi"}), "Evicted"),
+]
+
+
+@pytest.mark.parametrize(("pod", "reason"), GONE, ids=[reason for _, reason in GONE])
+def test_persistent_workspace_outlasts_its_pod_whatever_became_of_that(pod: Any, reason: str) -> None:
+    made = plan(observed(pod=pod, status=WORKED, claimed=30))
+    assert kinds(made) == ["Patch Sandbox", f"Emit {reason}"]
+    patch, told = made.actions
+    assert isinstance(patch, Patch)
+    assert patch.spec == {"operatingMode": "Suspended"}
+    assert isinstance(told, Emit)
+    assert (told.kind, "are kept" in told.message) == ("Warning", True)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        observed(status={**WORKED, "volumeClaim": None}, claimed=30),
+        observed(status=WORKED, claimed=30, workspace={"size": "1Gi"}),
+        observed(status={**WORKED, "conditions": [condition("Ready", "False", "NodeLost", since=9)]}, claimed=30),
+        observed(status=WORKED, claimed=10_000),
+    ],
+    ids=["it never had files", "its files are gone", "it had ended before", "its ttl is over"],
+)
+def test_sandbox_without_a_pod_ends_where_nothing_is_kept(state: ObservedSandbox) -> None:
+    assert compute_status(state, NOW).phase in {"Failed", "Expired"}
+    assert "Patch Sandbox" not in kinds(plan(state))
+
+
 def test_suspended_sandbox_is_never_idle_and_is_looked_at_again_when_its_ttl_ends() -> None:
     state = observed(operatingMode="Suspended", status=SUSPENDED)
     assert compute_status(state, NOW).phase == "Suspended"
