@@ -12,6 +12,7 @@ from sandpod_kube.errors import DeniedError
 from sandpod_kube.workqueue import WorkQueue
 from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.controllers.nodes import Nodes
+from sandpod_operator.controllers.traces import around
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.model.actions import Emit
 from sandpod_operator.model.observed import Kernel, PoolBackoff, Refusal
@@ -85,6 +86,8 @@ class Context:
     ) -> Self:
         """Return the parts of an operator that knows nothing yet."""
         store = Store(metrics.count_claim)
-        queue = WorkQueue(clock=clock, backoff_min=settings.backoff_min, backoff_max=settings.backoff_max)
+        queue = WorkQueue(
+            clock=clock, backoff_min=settings.backoff_min, backoff_max=settings.backoff_max, around=around(store)
+        )
         metrics.queue_depth.set_function(lambda: len(queue))
         return cls(cluster, settings, metrics, clock, emit, store, State(), Nodes(cluster), queue)
