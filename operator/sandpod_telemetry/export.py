@@ -38,9 +38,6 @@ _LIMITS: Final = SpanLimits(
 
 def provider(*, service: str, version: str, url: str, ratio: float | None) -> TracerProvider:
     """Return the process's provider. Raises ValueError: variables of the environment (OTEL_...) are wrong."""
-    for noisy in ("opentelemetry.exporter", "opentelemetry.sdk"):
-        # They log each failure, some with a traceback; `Cleaned` says what matters.
-        logging.getLogger(noisy).setLevel(logging.CRITICAL)
     made = bare_provider(service, version, ratio)
     exporter = Cleaned(OTLPSpanExporter(endpoint=url, timeout=TIMEOUT), urlsplit(url).hostname or "the collector")
     made.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=QUEUE, max_export_batch_size=BATCH))
@@ -52,6 +49,8 @@ def provider(*, service: str, version: str, url: str, ratio: float | None) -> Tr
 
 def bare_provider(service: str, version: str, ratio: float | None) -> TracerProvider:
     """Return a provider whose spans go nowhere yet. A client's decision that its trace is kept, or not, counts."""
+    # It logs each failure to send, some with a traceback, and each value that is cut; `Cleaned` says what matters.
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     sampler = None if ratio is None else ParentBased(TraceIdRatioBased(ratio))
     # The environment (OTEL_RESOURCE_ATTRIBUTES, OTEL_SERVICE_NAME) comes first.
     resource = Resource.create({"service.name": service, "service.version": version})

@@ -3,7 +3,8 @@
 import re
 from typing import Final
 
-_SENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-01", re.ASCII)
+# Its flags are W3C's: sampled, and maybe random.
+_SENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-0[13]", re.ASCII)
 
 
 def checked(text: str | None) -> str | None:
