@@ -42,7 +42,7 @@ KUBE_VERSION: Final = "1.34.0"
 _OPTIONAL: Final = {"template": "image", "pool": "templateRef"}
 # Settings that the chart writes itself or that mean nothing in a cluster, so its values can't; by group of settings.
 _GATEWAY_OWN: Final[dict[str, set[str]]] = {
-    "": {"backend", "host", "port", "metrics_port", "tls", "shutdown", "local"},
+    "": {"backend", "host", "port", "metrics_port", "tls", "shutdown", "local", "traces"},
     "kubernetes": {
         "namespace",
         "kubeconfig",
@@ -63,7 +63,7 @@ _GATEWAY_OWN: Final[dict[str, set[str]]] = {
 _OPERATOR_OWN: Final[dict[str, set[str]]] = {
     "": {
         *("namespaces", "namespace", "identity", "lease_owner", "http_host", "http_port", "runner_image"),
-        *("tenant_manifests", "tenant_prefix", "max_tenants"),
+        *("tenant_manifests", "tenant_prefix", "max_tenants", "traces_endpoint", "traces_ratio"),
     }
 }
 # Definitions whose fields may be absent, although values.yaml sets some.

@@ -18,8 +18,8 @@ compile() { # output, source, then more options
 # dev holds everything; the others take its versions, so that what is tested is what runs.
 compile requirements/dev.lock pyproject.toml --universal --extra dev --group build
 compile requirements/run.lock pyproject.toml --universal --extra node --group build --constraints requirements/dev.lock
-compile requirements/gateway.lock pyproject.toml --universal --extra kubernetes --extra node --constraints requirements/dev.lock
-compile requirements/operator.lock pyproject.toml --universal --extra operator --constraints requirements/dev.lock
+compile requirements/gateway.lock pyproject.toml --universal --extra kubernetes --extra node --extra traces --constraints requirements/dev.lock
+compile requirements/operator.lock pyproject.toml --universal --extra operator --extra traces --constraints requirements/dev.lock
 
 # What installs them.
 echo "uv~=0.13" | compile requirements/uv.lock - --universal

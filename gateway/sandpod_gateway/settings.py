@@ -37,6 +37,7 @@ from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.mcp.compat.settings import CompatSettings, from_environment
 from sandpod_gateway.packages.settings import PackageSettings
 from sandpod_gateway.usage.settings import QuotaSettings, UsageSettings
+from sandpod_telemetry.endpoint import PATTERN
 
 
 class AuthSettings(StrictModel):
@@ -119,6 +120,17 @@ class ShutdownSettings(StrictModel):
     """For calls in progress, from the end of `drain` on."""
 
 
+class TraceSettings(StrictModel):
+    """OpenTelemetry traces."""
+
+    endpoint: Annotated[str | None, Field(max_length=500, pattern=PATTERN)] = None
+    """Address of a collector that takes OTLP over HTTP, such as http://collector:4318; default: that of
+    OTEL_EXPORTER_OTLP_ENDPOINT, and no traces without one. The other OTEL_... variables count, too."""
+    ratio: Annotated[float | None, Field(ge=0, le=1)] = None
+    """Share of the traces that begin here that is sent; a client decides about its own. Default: what
+    OTEL_TRACES_SAMPLER says, or all."""
+
+
 class LimitSettings(RunLimits):
     """Bounds of calls. Sizes in bytes, times in seconds."""
 
@@ -194,6 +206,8 @@ class Settings(StrictModel, BaseSettings):
     """The local backend."""
     kubernetes: KubernetesSettings = KubernetesSettings()
     """The Kubernetes backend."""
+    traces: TraceSettings = TraceSettings()
+    """OpenTelemetry traces."""
     quotas: QuotaSettings = QuotaSettings()
     """Limits of use."""
     usage: UsageSettings = UsageSettings()

@@ -3,6 +3,7 @@
 import json
 import logging
 import sys
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -12,6 +13,9 @@ _ESCAPES: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F
     0x2029: "\\u2029",
 }
 _ESCAPES_BUT_NEWLINE: Final = {code: text for code, text in _ESCAPES.items() if chr(code) != "\n"}
+
+Facts = Callable[[], Mapping[str, str]]
+"""Returns what each line says of the work during which it is logged."""
 
 
 class _ConsoleFormatter(logging.Formatter):
@@ -25,21 +29,26 @@ class _ConsoleFormatter(logging.Formatter):
 
 
 class _JsonFormatter(logging.Formatter):
+    def __init__(self, facts: Facts) -> None:
+        super().__init__()
+        self._facts = facts
+
     def format(self, record: logging.LogRecord) -> str:
         entry = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **self._facts(),
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry, ensure_ascii=False)
 
 
-def configure(style: Literal["console", "json"], level: str) -> None:
-    """Send all logs of the process, from a level on, to standard error: for people or for machines."""
+def configure(style: Literal["console", "json"], level: str, facts: Facts = dict) -> None:
+    """Send all logs of the process, from a level on, to standard error: for people or for machines, with the facts."""
     handler = logging.StreamHandler(sys.stderr)
     plain = _ConsoleFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    handler.setFormatter(_JsonFormatter() if style == "json" else plain)
+    handler.setFormatter(_JsonFormatter(facts) if style == "json" else plain)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

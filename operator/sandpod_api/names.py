@@ -39,6 +39,8 @@ STATE_CLAIMED: Final = "claimed"
 ANNOTATION_LAST_ACTIVITY: Final = "sandpod.dev/last-activity"
 # Unique for each write that claims: two callers of one owner may write the same claim in the same second.
 ANNOTATION_CLAIM_ID: Final = "sandpod.dev/claim-id"
+# The span of that claim, as W3C's `traceparent`, where the gateway records traces. What reads it has to check its form.
+ANNOTATION_TRACEPARENT: Final = "sandpod.dev/traceparent"
 # Until when (RFC 3339) a background run may go on in it: until then it is not idle, whether or not a gateway is there.
 ANNOTATION_BUSY_UNTIL: Final = "sandpod.dev/busy-until"
 # "true" on a Sandbox whose claim came with secrets: their values are in the Secret of `session_secret_name`.

@@ -19,6 +19,7 @@ from kubernetes.aio.config import ConfigException
 from sandpod_kube.configuration import Access, Configuration, has_proxy
 from sandpod_kube.errors import ClusterError, UnreachableError, refusal
 from sandpod_kube.resources import PODS, Resource, key_of
+from sandpod_telemetry import attributes, tracing
 
 PAGE: Final = 500  # objects of one page of a list: about 1 MB
 CONNECT_TIMEOUT: Final = 5.0  # seconds to reach the API server
@@ -189,8 +190,10 @@ class KubeClient:
     ) -> Json:
         if method != "DELETE":
             query["fieldManager"] = self._manager
+        known = {attributes.METHOD: method, attributes.KIND: resource.kind}
         try:
-            answer = await self._request(method, path, body, query=query, kind=kind)
+            with tracing.span(f"{verb} {resource.kind}", known, kind="client"):
+                answer = await self._request(method, path, body, query=query, kind=kind)
         except ClusterError:
             self._on_write(verb, resource.kind, "error")
             raise

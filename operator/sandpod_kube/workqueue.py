@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 
 from sandpod_kube.errors import ClusterError
@@ -19,7 +20,15 @@ Work = Callable[[Key], Awaitable[datetime | None]]
 class WorkQueue:
     """Keys to work on, now or at some time."""
 
-    def __init__(self, *, clock: Callable[[], datetime], backoff_min: float, backoff_max: float) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], datetime],
+        backoff_min: float,
+        backoff_max: float,
+        around: Callable[[Key], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self._around = around  # each turn, with what is logged of it
         self._clock = clock
         self._backoff = (backoff_min, backoff_max)
         self._ready: asyncio.Queue[Key] = asyncio.Queue()
@@ -71,6 +80,10 @@ class WorkQueue:
             await self._turn(await self._ready.get(), work)
 
     async def _turn(self, key: Key, work: Work) -> None:
+        with self._around(key):
+            await self._work_on(key, work)
+
+    async def _work_on(self, key: Key, work: Work) -> None:
         self._waiting.discard(key)
         self._busy.add(key)
         # A date that was set by an earlier turn is void: this turn sets its own.

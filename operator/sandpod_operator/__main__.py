@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from sandpod_api import log_lines
 from sandpod_operator.settings import OperatorSettings
+from sandpod_telemetry import log_context, tracing
 
 
 def read_settings(config: Path | None = None) -> OperatorSettings | None:
@@ -41,17 +42,28 @@ def main() -> None:
     settings = read_settings(parser.parse_args().config)
     if settings is None:
         sys.exit(2)
-    log_lines.configure(settings.log_format, "WARNING")  # kopf and aiohttp log each request below that.
-    for package in ("sandpod_operator", "sandpod_kube"):
+    log_lines.configure(
+        settings.log_format, "WARNING", log_context.current
+    )  # kopf and aiohttp log each request below that.
+    for package in ("sandpod_operator", "sandpod_kube", "sandpod_telemetry"):
         logging.getLogger(package).setLevel(settings.log_level)
     # Imported late: kopf and the Kubernetes client take a second, and wrong settings need neither. What they make
     # stays, and is not looked through for garbage.
     gc.disable()
     from sandpod_operator.manager.manager import run  # noqa: PLC0415
 
+    try:
+        tracing.start(service="sandpod-operator", endpoint=settings.traces_endpoint, ratio=settings.traces_ratio)
+    except tracing.TracesUnavailableError as error:
+        sys.stderr.write(f"sandpod-operator: {error}\n")
+        sys.exit(2)
     gc.freeze()
     gc.enable()
-    sys.exit(asyncio.run(run(settings)))
+    try:
+        code = asyncio.run(run(settings))
+    finally:
+        tracing.stop()
+    sys.exit(code)
 
 
 if __name__ == "__main__":

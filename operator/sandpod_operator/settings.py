@@ -17,6 +17,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from sandpod_api.names import is_dns_label
+from sandpod_telemetry.endpoint import PATTERN
 
 
 def _api_server() -> str:
@@ -144,6 +145,19 @@ class OperatorSettings(BaseSettings):
 
     http_host: str = Field("0.0.0.0", description="Address of /healthz, /readyz and /metrics.")
     http_port: int = Field(8081, ge=0, le=65535, description="Port of the same; 0 takes a free one.")
+    traces_endpoint: str | None = Field(
+        None,
+        max_length=500,
+        pattern=PATTERN,
+        description="Address of an OpenTelemetry collector that takes OTLP over HTTP, such as http://collector:4318; "
+        "unset: that of OTEL_EXPORTER_OTLP_ENDPOINT, and no traces without one.",
+    )
+    traces_ratio: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Share of reconciles that is sent; unset: what OTEL_TRACES_SAMPLER says, or all.",
+    )
     log_format: Literal["console", "json"] = Field("console", description="Log lines for people or for machines.")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Lowest level that is logged.")
 

@@ -96,6 +96,10 @@ strategy:
 {{- with $values.extraEnv }}
 {{ toYaml . }}
 {{- end }}
+{{- if and .root.Values.traces.endpoint .root.Values.traces.headersSecret }}
+- name: OTEL_EXPORTER_OTLP_HEADERS
+  valueFrom: {secretKeyRef: {name: {{ .root.Values.traces.headersSecret | quote }}, key: headers}}
+{{- end }}
 {{- end -}}
 
 {{/* A probe, from (dict "root" . "component" "gateway" "probe" "readinessProbe"): its timing is the values'. */}}
@@ -124,6 +128,21 @@ strategy:
     - ipBlock: {cidr: {{ . | quote }}}
     {{- end }}
   {{- end }}
+{{- end -}}
+
+{{/* The egress rule to the collector of traces, if there is one. */}}
+{{- define "sandpod.egress.traces" -}}
+{{- if and .Values.traces.endpoint .Values.networkPolicy.tracesPorts }}
+# pod --> collector of traces
+- ports:
+    {{- range .Values.networkPolicy.tracesPorts }}
+    - {port: {{ . }}, protocol: TCP}
+    {{- end }}
+  {{- with .Values.networkPolicy.tracesTo }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
 {{- end -}}
 
 {{- define "sandpod.gateway.scheme" -}}

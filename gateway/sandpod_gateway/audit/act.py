@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from sandpod_telemetry import log_context
+
 MAX_TEXT: Final = 256  # characters of anything that a caller chose
 MAX_BODY: Final = 64 * 1024  # bytes of a program that is recorded whole
 
@@ -68,7 +70,8 @@ class Act:
 
 
 def note(**facts: Any) -> None:
-    """Add to what is known of the act that is going on, if it is recorded; what is None is not known."""
+    """Add to what is known of the act that is going on, for audit and log; what is None is not known."""
+    log_context.note(sandbox=facts.get("sandbox"), run=facts.get("run_id"))
     if (act := current.get()) is not None:
         act.note(**facts)
 

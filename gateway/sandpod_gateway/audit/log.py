@@ -19,6 +19,7 @@ from sandpod_gateway.audit.sinks import FileSink, Sink, StdoutSink
 from sandpod_gateway.audit.writer import Writer
 from sandpod_gateway.errors import SandpodError, StartError
 from sandpod_gateway.metrics import Metrics
+from sandpod_telemetry import log_context
 
 WAIT_SECONDS: Final = 10.0  # that a call waits for its first record
 _STEP: Final = "Set audit.path to a file in a folder that this server may write to, and that no other server uses."
@@ -112,7 +113,8 @@ class AuditLog:
         token = current.set(act)
         act.number, act.tell = next(self._numbers), self.event
         try:
-            yield act
+            with log_context.bound(owner=act.facts.get("user"), sandbox=act.facts.get("sandbox")):
+                yield act
         except asyncio.CancelledError:
             act.facts["outcome"] = "cancelled"
             raise
@@ -134,6 +136,7 @@ class AuditLog:
         if act is None:
             return
         act.note(**facts)
+        log_context.note(owner=act.facts.get("user"), sandbox=act.facts.get("sandbox"))
         act.known = True
         if not self._settings.required:
             return

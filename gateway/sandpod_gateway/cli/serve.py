@@ -27,7 +27,8 @@ from sandpod_gateway.http.certificates import POLL_SECONDS, Certificate
 from sandpod_gateway.mcp import stdio
 from sandpod_gateway.packages.process import shield_memory
 from sandpod_gateway.periodic import every
-from sandpod_gateway.settings import Settings
+from sandpod_gateway.settings import Settings, TraceSettings
+from sandpod_telemetry import log_context, tracing
 
 METRICS_CONNECTIONS: Final = 64  # a few Prometheus servers
 KEEP_ALIVE_SECONDS: Final = 75  # longer than proxies keep an idle connection, so that they close it first
@@ -48,14 +49,32 @@ def run(settings: Settings, *, over_stdio: bool) -> None:
     if over_stdio:
         settings.audit.check_stdio()
     backend = create_backend(settings.backend, local=settings.local, kubernetes=settings.kubernetes)
-    gateway = Gateway(settings, backend)
+    with _traces(settings.traces):
+        _serve(Gateway(settings, backend), settings, over_stdio=over_stdio)
+
+
+def _serve(gateway: Gateway, settings: Settings, *, over_stdio: bool) -> None:
     with temporary.own_folder():
         asyncio.run(_serve_stdio(gateway) if over_stdio else _serve_http(gateway, settings))
 
 
+@contextmanager
+def _traces(settings: TraceSettings) -> Iterator[None]:
+    """Record spans meanwhile, if they are asked for. Raises StartError: that can't be done."""
+    try:
+        tracing.start(service="sandpod-gateway", endpoint=settings.endpoint, ratio=settings.ratio)
+    except tracing.TracesUnavailableError as error:
+        step = "Do that, or leave traces.endpoint out."
+        raise StartError(ErrorCode.INVALID_ARGUMENT, str(error), next_step=step) from error
+    try:
+        yield
+    finally:
+        tracing.stop()
+
+
 def configure_logs(settings: Settings) -> None:
     """Send all logs to standard error: standard output belongs to the protocol in stdio mode."""
-    log_lines.configure(settings.log_format, settings.log_level)
+    log_lines.configure(settings.log_format, settings.log_level, log_context.current)
     # FastMCP brings a handler of its own, with colours and boxes.
     library = logging.getLogger("fastmcp")
     library.handlers.clear()

@@ -38,11 +38,13 @@ from sandpod_gateway.e2b.watches import Watches
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.peers import Peers
+from sandpod_gateway.http.traces import server_spans
 from sandpod_gateway.http.transports import standing, with_key
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.mcp.tool_results import BUG
 from sandpod_gateway.rest.files import RestFiles
 from sandpod_gateway.rest.requests import ACTS, COUNTED, key_needed, need_owner
+from sandpod_telemetry import tracing
 
 logger = logging.getLogger(__name__)
 
@@ -258,7 +260,7 @@ def _app(endpoints: Mapping[str, Mapping[str, Endpoint]], refuse: Refuse, middle
 
     routes = [Route(path, partial(_coded, of, refuse), methods=list(of)) for path, of in endpoints.items()]
     handlers = {HTTPStatus.NOT_FOUND: missing, HTTPStatus.METHOD_NOT_ALLOWED: missing}
-    app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+    app = Starlette(routes=routes, middleware=[*server_spans(), *middleware], exception_handlers=handlers)
     app.router.redirect_slashes = False  # clients would send their key wherever that leads
     return app
 
@@ -268,6 +270,7 @@ async def _coded(endpoints: Mapping[str, Endpoint], refuse: Refuse, request: Req
         method = request.method if request.method in endpoints else "GET"  # HEAD, which has the same answer
         return await endpoints[method](request)
     except SandpodError as error:
+        tracing.fail(error.code)
         return refuse(error, request)
     except ClientDisconnect:
         return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it

@@ -28,6 +28,7 @@ from sandpod_gateway.rest.requests import ACTS, key_needed, while_connected
 from sandpod_gateway.runs.background import READ_LIMIT
 from sandpod_gateway.sandboxes.lifetimes import Lifetimes
 from sandpod_gateway.usage.amounts import account_of
+from sandpod_telemetry import tracing
 
 Valid = Callable[[], Awaitable[bool]]
 """Tells whether what a request was let in with is valid still."""
@@ -87,6 +88,7 @@ class Calls:
                     yield call
             except SandpodError as error:
                 act.note(error=error.code)
+                tracing.fail(error.code)
                 self.parts.metrics.refusals.labels(error.code).inc()
                 raise
 

@@ -20,6 +20,7 @@ from sandpod_gateway.runner.messages import Message, checked, senseless
 from sandpod_gateway.sandboxes.requests import talking
 from sandpod_gateway.usage.amounts import Account
 from sandpod_runner.protocol import messages as protocol
+from sandpod_telemetry import attributes, tracing
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -179,7 +180,9 @@ class Transfers:
         async with talking(
             self.files.sandboxes, await self.files.sandboxes.resolve(holder.owner, sandbox)
         ) as connection:
-            await connection.upload({"path": path, "overwrite": True}, parts())
+            with tracing.span("sandbox.file.write", {attributes.SANDBOX: sandbox}):
+                await connection.upload({"path": path, "overwrite": True}, parts())
+                tracing.note({attributes.BYTES: size})
         return size
 
     async def archive(self, holder: LinkHolder, sandbox: str, form: str) -> AsyncGenerator[bytes, None]:
@@ -190,7 +193,10 @@ class Transfers:
             self.files.sandboxes, await self.files.sandboxes.resolve(holder.owner, sandbox)
         ) as connection:
             while True:
-                reply = await connection.ask("file", {"op": "archive", "archive": archive, "part": part, "form": form})
+                with tracing.span("sandbox.file.archive", {attributes.SANDBOX: sandbox}):
+                    asked = {"op": "archive", "archive": archive, "part": part, "form": form}
+                    reply = await connection.ask("file", asked)
+                    tracing.note({attributes.BYTES: len(reply.payload)})
                 if checked(_ArchivePart, reply).last:
                     return
                 if not reply.payload:

@@ -31,6 +31,7 @@ from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_gateway.usage.amounts import account_of
 from sandpod_runner.protocol import messages as protocol
 from sandpod_runner.protocol.frames import Frame
+from sandpod_telemetry import attributes, tracing
 
 MAX_READ: Final = 128 * 1024
 """Most bytes of a file in one result: as JSON, counted twice, they stay below what clients take."""
@@ -140,8 +141,9 @@ class Files:
         """
         record = await self.sandboxes.resolve(owner, sandbox, make=make)
         again = fields.get("op") not in {"delete", "move"}  # the others are idempotent
-        ask = ask_runner(self.sandboxes, record, lambda connection: connection.ask(kind, fields), again=again)
-        return record.name, await ask
+        with tracing.span(f"sandbox.file.{fields.get('op', kind)}", {attributes.SANDBOX: record.name}):
+            reply = await ask_runner(self.sandboxes, record, lambda of: of.ask(kind, fields), again=again)
+        return record.name, reply
 
     async def part(self, owner: str, path: str, *, sandbox: str | None, limit: int, offset: int = 0) -> Part:
         """Return a part of a file, masked. Raises invalid_path, not_found."""
@@ -166,7 +168,9 @@ class Files:
     async def read_part(self, record: SandboxRecord, path: str, offset: int, limit: int) -> tuple[Version, bytes]:
         """Return a file as it is now, and at most `limit` bytes of it. Raises invalid_path, not_found, sandbox_lost."""
         fields = {"op": "read", "path": path, "offset": offset, "limit": limit}
-        reply = await ask_runner(self.sandboxes, record, lambda connection: connection.ask("file", fields), again=True)
+        with tracing.span("sandbox.file.read", {attributes.SANDBOX: record.name}):
+            reply = await ask_runner(self.sandboxes, record, lambda of: of.ask("file", fields), again=True)
+            tracing.note({attributes.BYTES: len(reply.payload)})
         return checked(Version, reply), reply.payload[:limit]
 
     async def whole(self, owner: str, path: str, *, sandbox: str, limit: int) -> bytes:
@@ -194,7 +198,8 @@ class Files:
         meter.check_bytes(account, len(data), upload=True)
         fields = {"path": path, "overwrite": overwrite}
         record = await self.sandboxes.resolve(owner, sandbox)
-        with meter.moving(account, record.name, files=len(data)):
+        known: attributes.Attributes = {attributes.SANDBOX: record.name, attributes.BYTES: len(data)}
+        with meter.moving(account, record.name, files=len(data)), tracing.span("sandbox.file.write", known):
             await ask_runner(
                 self.sandboxes, record, lambda connection: connection.upload(fields, _parts(data)), again=overwrite
             )

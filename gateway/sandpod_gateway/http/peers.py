@@ -34,6 +34,7 @@ from sandpod_gateway.http.certificates import MAX_FILE
 from sandpod_gateway.http.connections import PASSED_ON
 from sandpod_gateway.http.limits import until_left
 from sandpod_gateway.metrics import Metrics
+from sandpod_telemetry import attributes, tracing
 
 POLL_SECONDS: Final = 5.0  # between two looks for other gateways; as long as CoreDNS keeps an answer
 LOOK_SECONDS: Final = 5.0  # for one look
@@ -133,6 +134,17 @@ class Peers:
 
         A gateway that can't be reached is gone until the next look finds it again.
         """
+        if not tracing.in_trace():  # nor is one begun: a client may name its trace in the message
+            return await self._pass_on(address, body, scope, receive, send)
+        known = {attributes.METHOD: scope["method"], attributes.SERVER: address}
+        with tracing.span("gateway.pass_on", known, kind="client"):
+            passed = {**scope, "headers": tracing.followed(scope["headers"])}
+            answered = await self._pass_on(address, body, passed, receive, send)
+            if not answered:
+                tracing.fail(UNREACHABLE)
+            return answered
+
+    async def _pass_on(self, address: str, body: bytes, scope: Scope, receive: Receive, send: Send) -> bool:
         scheme, host = "http" if self.chain is None else "https", f"[{address}]" if ":" in address else address
         query = scope["query_string"].decode("latin-1")
         request = httpx2.Request(

@@ -30,6 +30,7 @@ from sandpod_gateway.http.limits import BoundedBodies, OpenSessions, Requests, S
 from sandpod_gateway.http.negotiation import coded, problem, refused
 from sandpod_gateway.http.peers import Peers, was_passed_on
 from sandpod_gateway.http.sessions import SESSION_ID, Sessions, SseSessions
+from sandpod_telemetry import tracing
 
 MCP_PATH: Final = "/mcp"
 SSE_PATH: Final = "/sse"
@@ -98,6 +99,10 @@ class Transports:
         if isinstance(served, Response):
             await served(scope, receive, self._refusals.seen(scope, send))
             return
+        with tracing.following(served["headers"]):
+            await self._serve(scope, served, receive, send)
+
+    async def _serve(self, scope: Scope, served: Scope, receive: Receive, send: Send) -> None:
         if not was_passed_on(scope):  # else the other gateway does so
             send = self._refusals.seen(served, send)
         if served["path"] == MCP_PATH:

@@ -31,6 +31,7 @@ from sandpod_gateway.mcp.toolbox import SetTool
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.usage.amounts import account_of
 from sandpod_gateway.usage.meter import Meter
+from sandpod_telemetry import log_context
 
 Call = MiddlewareContext[CallToolRequestParams]
 Listing = MiddlewareContext[Any]
@@ -85,7 +86,7 @@ class CallMiddleware(Middleware):
 
     async def on_call_tool(self, context: Call, call_next: CallNext[CallToolRequestParams, Any]) -> Any:
         """Pass the call on; a refusal becomes a result."""
-        with calling(context.message.name) as call:
+        with log_context.bound(owner=current_caller().owner), calling(context.message.name) as call:
             hide(call.masked)
             return mask_result(await self._call(context, call_next), call)
 

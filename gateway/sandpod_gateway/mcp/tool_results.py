@@ -22,6 +22,7 @@ from sandpod_gateway.content import Answer, Picture
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.masking.current import Call
 from sandpod_gateway.metrics import Metrics
+from sandpod_telemetry import tracing
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,8 @@ def tool_result(answer: Answer[BaseModel], *, is_error: bool = False, link_files
 
 
 def count_refusal(metrics: Metrics, error: SandpodError) -> None:
-    """Count a refusal, and note it for the audit log."""
+    """Count a refusal, and note it for the audit log and the trace."""
+    tracing.fail(error.code)
     metrics.refusals.labels(error.code).inc()
     note(error=error.code)
 

@@ -27,6 +27,7 @@ from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.handshakes import is_foreign, websocket_of
 from sandpod_gateway.http.limits import Requests
 from sandpod_gateway.http.routes import with_any_name
+from sandpod_gateway.http.traces import server_spans
 from sandpod_gateway.http.transports import standing, toolset_fault, with_key
 from sandpod_gateway.mcp.tool_results import BUG
 from sandpod_gateway.mcp.toolbox import SetTool
@@ -40,6 +41,7 @@ from sandpod_gateway.rest.pages import Page, is_known, tag_of
 from sandpod_gateway.rest.requests import ACTS, need_owner, read_object, while_connected
 from sandpod_gateway.rest.terminal import TERMINAL, RestTerminals
 from sandpod_gateway.runs.background import BackgroundRuns
+from sandpod_telemetry import tracing
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +101,7 @@ class Rest:
         signed = self._auth.get_middleware() if self._auth is not None else []
         app = Starlette(
             routes=routes,
-            middleware=[guard, *signed, Middleware(RequestContextMiddleware)],
+            middleware=[*server_spans(), guard, *signed, Middleware(RequestContextMiddleware)],
             exception_handlers={HTTPStatus.NOT_FOUND: _unknown, HTTPStatus.METHOD_NOT_ALLOWED: _not_allowed},
         )
 
@@ -206,6 +208,7 @@ async def _coded(endpoints: Mapping[str, Endpoint], request: Request) -> ASGIApp
         method = request.method if request.method in endpoints else "GET"  # HEAD, which has the same answer
         return await endpoints[method](request)
     except SandpodError as error:
+        tracing.fail(error.code)
         return answers.refused(error)
     except ClientDisconnect:
         return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it

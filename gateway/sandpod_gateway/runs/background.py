@@ -21,11 +21,13 @@ from sandpod_gateway.api.run_results import (
     RunOutput,
     RunStarted,
 )
+from sandpod_gateway.audit.act import note
 from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.content import Answer
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import RunLimits
+from sandpod_gateway.metrics import language_label
 from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.messages import Ended, Listing, checked
 from sandpod_gateway.runner.run_ids import is_own, no_such_run, run_id, split_run_id
@@ -39,6 +41,7 @@ from sandpod_gateway.sandboxes.requests import ask_runner
 from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_gateway.usage.amounts import account_of
 from sandpod_runner.protocol import messages as protocol
+from sandpod_telemetry import attributes, tracing
 
 _T = TypeVar("_T")
 
@@ -68,8 +71,11 @@ class BackgroundRuns:
             secrets = await self._sandboxes.secrets.of(record)
             active = ActiveRun(record=record, request=request, recorder=Recorder(0), secrets=secrets)
             await self._sandboxes.keep_busy(record.name, self._limits.timeout(request.timeout))
-            run = await ask_runner(self._sandboxes, record, partial(self._begin, active), again=True)
-            name = run_id(record.name, run)
+            with tracing.span("sandbox.run", {attributes.SANDBOX: record.name, attributes.BACKGROUND: True}):
+                run = await ask_runner(self._sandboxes, record, partial(self._begin, active), again=True)
+                name = run_id(record.name, run)
+                tracing.note({attributes.RUN: name, attributes.LANGUAGE: language_label(request.language)})
+                note(run_id=name)
             if run == active.run:  # else it is an earlier call's, with the same key
                 seconds = self._limits.timeout(request.timeout)
                 meter.background_began(account, record.name, name, sent=request.size, seconds=seconds)

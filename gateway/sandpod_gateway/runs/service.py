@@ -37,6 +37,7 @@ from sandpod_gateway.runs.tail import TailReader
 from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_gateway.usage.amounts import account_of
 from sandpod_runner.protocol import messages as protocol
+from sandpod_telemetry import attributes, log_context, tracing
 
 logger = logging.getLogger(__name__)
 
@@ -110,16 +111,16 @@ class Runs:
         active = ActiveRun(record=record, request=request, recorder=recorder, secrets=secrets)
         keeper = asyncio.create_task(self._sandboxes.keep_alive(record))
         try:
-            with self._metrics.active_runs.track_inprogress(), self._metered(active):
+            with self._metrics.active_runs.track_inprogress(), self._traced(active), self._metered(active):
                 ended = (await self._until_end(active)).model_copy(update={"context": request.context})
                 recorder.finish()
                 if progress is not None:
                     await progress.finish()
+                self._count(active, ended.outcome)
         finally:
             keeper.cancel()
             if progress is not None:
                 progress.stop()
-        self._count(active, ended.outcome)
         self._metrics.progress_dropped.inc(recorder.progress_dropped)
         found = await find_hint(self._sandboxes, record, recorder, ended, request, fresh=fresh)
         end = RunEnd(sandbox=record.name, run=active.run, recorder=recorder, ended=ended, hints=(lost, found))
@@ -189,6 +190,14 @@ class Runs:
         return tail.ended
 
     @contextmanager
+    def _traced(self, active: ActiveRun) -> Iterator[None]:
+        name, language = run_id(active.record.name, active.run), language_label(active.request.language)
+        log_context.note(run=name)
+        known = {attributes.SANDBOX: active.record.name, attributes.RUN: name, attributes.LANGUAGE: language}
+        with tracing.span("sandbox.run", known):
+            yield
+
+    @contextmanager
     def _metered(self, active: ActiveRun) -> Iterator[None]:
         """Charge what a run uses to its caller."""
         account, sandbox, meter = account_of(current_caller()), active.record.name, self._sandboxes.meter
@@ -214,6 +223,9 @@ class Runs:
         fields = (run_id(record.name, active.run), record.owner, request.language, outcome, active.elapsed)
         note(run_id=fields[0], language=request.language, run_outcome=outcome)
         logger.info("run %s ended: owner %s, %s, %s, %.3f s", *fields)
+        tracing.note({attributes.RUN: fields[0], attributes.OUTCOME: outcome})
+        if outcome == Outcome.SANDBOX_LOST:
+            tracing.fail(outcome)
         language = language_label(request.language)
         self._metrics.runs.labels(language, outcome).inc()
         self._metrics.run_seconds.labels(language).observe(active.elapsed)

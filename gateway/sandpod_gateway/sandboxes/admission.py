@@ -8,6 +8,7 @@ from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.backends.base import Backend, ClaimRequest, SandboxRecord
 from sandpod_gateway.usage.amounts import Account, account_of
 from sandpod_gateway.usage.meter import Meter
+from sandpod_telemetry import attributes, log_context, tracing
 
 _ENDED: Final = frozenset({"Failed", "Expired"})
 
@@ -20,11 +21,18 @@ async def claim(backend: Backend, meter: Meter, request: ClaimRequest) -> Sandbo
 
     Raises quota_exceeded, or the backend's refusal.
     """
-    account = account_of(current_caller())
-    if not request.session or not meter.limits.bound_sandboxes(account):
-        return await _claim(backend, meter, request, account)
-    async with _turns.setdefault((request.owner, request.session), asyncio.Lock()):
-        return await _claim(backend, meter, request, account)
+    # What watches the sandbox from here on outlives the call: its log lines name no run of that.
+    with log_context.bound(owner=request.owner), tracing.span("sandbox.claim"):
+        account = account_of(current_caller())
+        if not request.session or not meter.limits.bound_sandboxes(account):
+            record = await _claim(backend, meter, request, account)
+        else:
+            async with _turns.setdefault((request.owner, request.session), asyncio.Lock()):
+                record = await _claim(backend, meter, request, account)
+        tracing.note({attributes.SANDBOX: record.name, attributes.TEMPLATE: record.template})
+        if not record.fresh:
+            tracing.note({attributes.CLAIM_ORIGIN: "held"})
+        return record
 
 
 async def _claim(backend: Backend, meter: Meter, request: ClaimRequest, account: Account) -> SandboxRecord:

@@ -27,6 +27,8 @@ from sandpod_gateway.sandboxes.admission import claim
 from sandpod_gateway.sandboxes.endings import forgotten, gone, unanswered, unusable
 from sandpod_gateway.sandboxes.secrets import Secrets
 from sandpod_gateway.usage.meter import Meter
+from sandpod_telemetry import log_context, tracing
+from sandpod_telemetry.attributes import SANDBOX
 
 DEFAULT_SESSION: Final = "default"
 IDLE_CONNECTION: Final = 300.0  # seconds after which an unused stream is closed: each costs the API server too
@@ -235,9 +237,11 @@ class Sandboxes:
             slot.last_used = time.monotonic()
 
     async def _connect(self, record: SandboxRecord) -> RunnerConnection:
-        start = time.perf_counter()
+        start, name = time.perf_counter(), record.name
         try:
-            connection = await open_connection(await self._backend.open_stream(record.name))
+            # What reads the stream outlives the call: its log lines name no run.
+            with log_context.bound(owner=record.owner, sandbox=name), tracing.span("sandbox.stream", {SANDBOX: name}):
+                connection = await open_connection(await self._backend.open_stream(name))
         except ConnectionLostError as error:
             raise unanswered(await self._backend.get(record.name), error) from error
         self._metrics.stream_seconds.observe(time.perf_counter() - start)

@@ -14,6 +14,7 @@ from sandpod_kube.resources import POOLS, Key
 from sandpod_kube.workqueue import WorkQueue
 from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.controllers.nodes import Nodes
+from sandpod_operator.controllers.traces import around
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.model.actions import Emit
 from sandpod_operator.model.demand import Demand
@@ -99,7 +100,9 @@ class Context:
     ) -> Self:
         """Return the parts of an operator that knows nothing yet."""
         store = Store()
-        queue = WorkQueue(clock=clock, backoff_min=settings.backoff_min, backoff_max=settings.backoff_max)
+        queue = WorkQueue(
+            clock=clock, backoff_min=settings.backoff_min, backoff_max=settings.backoff_max, around=around(store)
+        )
         metrics.queue_depth.set_function(lambda: len(queue))
         made = cls(cluster, settings, metrics, clock, emit, store, State(), Nodes(cluster), queue)
         store.on_claim = made.count_claim

@@ -27,6 +27,7 @@ from sandpod_operator.planning.sandbox import plan_sandbox, wants_pod
 from sandpod_operator.status import lifetime
 from sandpod_operator.status.failures import clean
 from sandpod_operator.status.sandbox import is_final
+from sandpod_telemetry import attributes, tracing
 
 # A refusal or a conflict changes what is seen; after the second of them in a row the queue's back-off takes over.
 _PASSES: Final = 3
@@ -54,7 +55,8 @@ class Reconciler:
         try:
             due = await self._passes(key)
             result = "ok"
-        except ClusterError:
+        except ClusterError as error:
+            tracing.fail(type(error).__name__)
             self._context.line(key.namespace).failed(self._store.uid_of(key))
             raise
         finally:
@@ -66,6 +68,9 @@ class Reconciler:
         for _ in range(_PASSES):
             now = self._context.clock().replace(microsecond=0)
             plan = await self._plan(key, now)
+            if plan.actions:
+                tracing.keep()
+                tracing.note({attributes.CHANGES: len(plan.actions)})
             if await self._apply(plan):
                 if isinstance(plan, PoolPlan):
                     self._record_pool(plan)

@@ -62,6 +62,13 @@ The gateway's settings file: `gateway.config` and what follows from other values
 {{- end -}}
 {{- $_ := set $settings.kubernetes "sign_in_secrets" $references -}}
 {{- end -}}
+{{- if .Values.traces.endpoint -}}
+{{- $traces := dict "endpoint" .Values.traces.endpoint -}}
+{{- if ne nil .Values.traces.ratio -}}
+{{- $_ := set $traces "ratio" .Values.traces.ratio -}}
+{{- end -}}
+{{- $_ := set $settings "traces" $traces -}}
+{{- end -}}
 {{- $auth := dict "change_keys" .Values.auth.changeKeys -}}
 {{- if .Values.auth.oidcClientSecret -}}
 {{- $_ := set $auth "oidc" (dict "client_secret_file" "/etc/sandpod/oidc/client_secret") -}}

@@ -13,5 +13,11 @@ The operator's settings file: `operator.config` and what follows from other valu
 {{- $_ := set $settings "tenant_prefix" (include "sandpod.tenants.prefix" .) -}}
 {{- $_ := set $settings "max_tenants" (int .Values.tenantsOnFirstUse.maximum) -}}
 {{- end -}}
+{{- if .Values.traces.endpoint -}}
+{{- $_ := set $settings "traces_endpoint" .Values.traces.endpoint -}}
+{{- if ne nil .Values.traces.ratio -}}
+{{- $_ := set $settings "traces_ratio" .Values.traces.ratio -}}
+{{- end -}}
+{{- end -}}
 {{- toYaml (mergeOverwrite $settings (deepCopy .Values.operator.config)) -}}
 {{- end -}}

@@ -40,6 +40,7 @@ from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
 from sandpod_gateway.errors import SandpodError
 from sandpod_kube.configuration import has_proxy
 from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError
+from sandpod_telemetry import attributes, tracing
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ class KubernetesBackend(Stores):
         if fresh:
             # A claim counts as use and writes so: the first run right after it need not write again.
             self._touched[sandbox.metadata.name] = time.monotonic()
+        tracing.note(self._place(sandbox.metadata.name))
         record = to_record(sandbox)
         if record is None:
             raise RuntimeError("a claimed sandbox lost its claim, which the API server does not allow")
@@ -227,7 +229,9 @@ class KubernetesBackend(Stores):
             raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, message, cause=cause, next_step=step)
         if record.status != "Ready":
             raise _lost(cause or f"It is {record.status.lower()}.")
-        if (stream := self._open.streams.take(name)) is not None:
+        stream = self._open.streams.take(name)
+        tracing.note({**self._place(name), attributes.STREAM_WARM: stream is not None})
+        if stream is not None:
             return stream
         with translated("a stream to the sandbox was opened"):
             try:
@@ -250,6 +254,10 @@ class KubernetesBackend(Stores):
         self._claimer = Claimer(cluster, self._store, self._settings, self._background, self.touch, streams)
         await watch.start()
         streams.start()
+
+    def _place(self, name: str) -> dict[str, str]:
+        """Return what a span says of a sandbox's place: its pod bears its name."""
+        return {attributes.NAMESPACE: self._open.cluster.namespace, attributes.POD: name}
 
     @property
     def _open(self) -> Claimer:

@@ -34,6 +34,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.temporary import locked
 from sandpod_runner.protocol import frames
 from sandpod_runner.protocol import messages as protocol
+from sandpod_telemetry import attributes, tracing
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +163,11 @@ class LocalBackend(InProcessBackend):
         self._pool.resize(replicas)
 
     async def _launch(self, *, may_make: bool) -> LocalProcess | None:
-        return await self._pool.take() or (await self._start() if may_make else None)
+        if (warm := await self._pool.take()) is not None:
+            tracing.note({attributes.CLAIM_ORIGIN: "warm"})
+            return warm
+        tracing.note({attributes.CLAIM_ORIGIN: "cold"})
+        return await self._start() if may_make else None
 
     async def _prove(self, host: local_host.Host) -> None:
         if platform.system() != "Linux":

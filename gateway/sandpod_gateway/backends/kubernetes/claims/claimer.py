@@ -17,7 +17,7 @@ import secrets
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final
@@ -38,6 +38,7 @@ from sandpod_gateway.backends.kubernetes.sandbox_secrets import build_secret
 from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
 from sandpod_kube.errors import ClusterError, NotFoundError, RefusedError, UnreachableError
 from sandpod_kube.resources import SECRETS
+from sandpod_telemetry import attributes, tracing
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,8 @@ class Claimer(Waker):
         Raises:
             SandpodError: As `base.Backend.claim`.
         """
-        wanted = claims.check_request(request, self.settings, datetime.now(UTC))
+        checked = claims.check_request(request, self.settings, datetime.now(UTC))
+        wanted = replace(checked, span=tracing.traceparent())
         task = self.background.start(self._claim(wanted))
         with translated("a sandbox was claimed"):
             try:
@@ -105,6 +107,7 @@ class Claimer(Waker):
         with self._admitted(wanted.claim.owner):
             # A warm sandbox has its template's workspace, and can't change it.
             warm = await self._take_warm(wanted) if wanted.workspace is None else None
+            tracing.note({attributes.CLAIM_ORIGIN: "cold" if warm is None else "warm"})
             mine = warm or await self._make(wanted)
         name = mine.metadata.name
         try:

@@ -36,6 +36,7 @@ class Wanted:
     may_make: bool = True  # while none is warm
     secrets: bytes = field(default=b"", repr=False)  # as they are kept
     metadata: tuple[tuple[str, str], ...] = ()
+    span: str | None = None  # that of the claim, as W3C's `traceparent`, where there are traces
 
 
 def check_limits(owned: int, total: int, settings: KubernetesSettings) -> None:
@@ -215,6 +216,8 @@ def _annotations(wanted: Wanted, claim_id: str) -> dict[str, str]:
     found = {names.ANNOTATION_LAST_ACTIVITY: rfc3339(wanted.claim.time), names.ANNOTATION_CLAIM_ID: claim_id}
     if wanted.secrets:
         found[names.ANNOTATION_SECRETS] = "true"
+    if wanted.span is not None:
+        found[names.ANNOTATION_TRACEPARENT] = wanted.span
     if wanted.metadata:
         found[names.ANNOTATION_METADATA] = json.dumps(dict(wanted.metadata))
     return found

@@ -27,6 +27,7 @@ from sandpod_gateway.backends.kubernetes.cluster import Cluster, translated
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError
 from sandpod_kube.errors import ClusterError, NotFoundError
+from sandpod_telemetry import attributes, tracing
 
 logger = logging.getLogger(__name__)
 
@@ -140,6 +141,10 @@ class Waker:
         Raises:
             SandpodError: It will not become so, or not in time.
         """
+        with tracing.span("sandbox.start", {attributes.SANDBOX: name}):
+            return await self._until_ready(name, generation)
+
+    async def _until_ready(self, name: str, generation: int) -> Sandbox:
         since: dict[str, float] = {}
 
         def look() -> Sandbox | None:
@@ -148,6 +153,7 @@ class Waker:
                 raise _no_start(_DELETED)
             if (failure := start_failure(sandbox)) is not None:
                 (error, patience), now = failure, time.monotonic()
+                tracing.note({attributes.BLOCKED_BY: error.code})
                 if now - since.setdefault(error.code, now) >= patience:
                     raise error
                 return None
