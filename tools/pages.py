@@ -5,6 +5,7 @@ A part stands between two comments, and its first comment names what belongs the
     <!-- generated: examples/hello.py -->     a file of examples/ or manifests/, as a code block
     <!-- generated: promises isolation -->    promises of tests/promises.toml with the tests that prove them
     <!-- generated: settings gateway -->      settings of the gateway or the operator
+    <!-- generated: metrics gateway -->       metrics of the gateway or the operator
     <!-- generated: tools -->                 and `rest`, `conditions`, `reasons`
     <!-- end -->
 
@@ -26,6 +27,7 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+import metric_table
 from sandpod_api.conditions import ADVICE, MEANINGS, SENTENCES, Reason
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.factory import create_backend
@@ -155,6 +157,7 @@ PARTS: Final[dict[str, Callable[[str], str]]] = {
     "tools": tools_reference,
     "rest": rest_reference,
     "settings": settings_reference,
+    "metrics": lambda program: table(*metric_table.rows(program)),
     "conditions": condition_table,
     "reasons": reason_table,
 }

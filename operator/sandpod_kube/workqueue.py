@@ -19,7 +19,16 @@ Work = Callable[[Key], Awaitable[datetime | None]]
 class WorkQueue:
     """Keys to work on, now or at some time."""
 
-    def __init__(self, *, clock: Callable[[], datetime], backoff_min: float, backoff_max: float) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], datetime],
+        backoff_min: float,
+        backoff_max: float,
+        waited: Callable[[Key, timedelta], None] = lambda *_: None,
+    ) -> None:
+        self._waited = waited  # called with each key as its turn comes
+        self._since: dict[Key, datetime] = {}
         self._clock = clock
         self._backoff = (backoff_min, backoff_max)
         self._ready: asyncio.Queue[Key] = asyncio.Queue()
@@ -34,6 +43,7 @@ class WorkQueue:
 
     def add(self, key: Key) -> None:
         """Have the key worked on soon; once, however often it is added before its turn."""
+        self._since.setdefault(key, self._clock())
         if key in self._busy:
             self._again.add(key)
         elif key not in self._waiting:
@@ -73,6 +83,7 @@ class WorkQueue:
     async def _turn(self, key: Key, work: Work) -> None:
         self._waiting.discard(key)
         self._busy.add(key)
+        self._waited(key, self._clock() - self._since.pop(key))
         # A date that was set by an earlier turn is void: this turn sets its own.
         self._dates.pop(key, None)
         try:
