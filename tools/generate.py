@@ -4,6 +4,7 @@
     charts/sandpod/values.schema.json   what is required, and four    from values.yaml, sandpod_api and the settings
                                         definitions
     charts/sandpod/README.md            every value                   from the comments of values.yaml
+    charts/sandpod/files/dashboards/    Grafana's dashboards              from tools/dashboards
     manifests/crds.yaml                 the CRDs, for kubectl         from sandpod_api
     manifests/install.yaml              everything, for kubectl       from the chart, by helm
 
@@ -26,6 +27,8 @@ import yaml
 from pydantic import BaseModel
 
 import chart_readme
+from dashboards.making import built
+from dashboards.pages import PAGES
 from sandpod_api import crd
 from sandpod_gateway.auth.api_keys import KeyEntry
 from sandpod_gateway.settings import Settings
@@ -226,6 +229,8 @@ def generate(root: Path) -> list[str]:
     for each in definitions:
         write(f"{CHART}/crds/{each['spec']['names']['plural']}.yaml", to_yaml([each]))
     write("manifests/crds.yaml", to_yaml(definitions))
+    for name, page in PAGES.items():
+        write(f"{CHART}/files/dashboards/{name}.json", built(page))
     schema = json.loads((root / SCHEMA).read_text(encoding="utf-8"))
     values = (root / CHART / "values.yaml").read_text(encoding="utf-8")
     write(SCHEMA, json.dumps(values_schema(schema, yaml.safe_load(values)), indent=2) + "\n")

@@ -5,8 +5,9 @@ A part stands between two comments, and its first comment names what belongs the
     <!-- generated: examples/hello.py -->     a file of examples/ or manifests/, as a code block
     <!-- generated: promises isolation -->    promises of tests/promises.toml with the tests that prove them
     <!-- generated: settings gateway -->      settings of the gateway or the operator
-    <!-- generated: tools -->                 and `rest`, `conditions`, `reasons`
     <!-- generated: benchmarks peers -->      parts of the figures in docs/benchmarks.json, which also give two pictures
+    <!-- generated: metrics gateway -->       metrics of the gateway or the operator
+    <!-- generated: tools -->                 and `rest`, `alerts`, `conditions`, `reasons`
     <!-- end -->
 
 So every page is whole where it is read, on GitHub as on the built site.
@@ -24,9 +25,11 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Final, get_args
 
+import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+import metric_table
 from benchmarks import page as figures
 from benchmarks.results import Results
 from sandpod_api.conditions import ADVICE, MEANINGS, SENTENCES, Reason
@@ -158,11 +161,22 @@ def benchmarks(part: str) -> str:
     return figures.PARTS[part](Results.read(ROOT / "docs/benchmarks.json"))
 
 
+def alert_table(_: str) -> str:
+    """Return the chart's alerts, each with its page, how grave it is, and what it says."""
+    groups = yaml.safe_load((ROOT / "charts/sandpod/files/rules.yaml").read_text(encoding="utf-8"))["groups"]
+    alerts = sorted((rule for group in groups for rule in group["rules"] if "alert" in rule), key=lambda r: r["alert"])
+    page = "[{0}]({0}.md)"
+    rows = [(page.format(r["alert"]), r["labels"]["severity"], f"`{r['annotations']['summary']}`") for r in alerts]
+    return table(("Alert", "Severity", "What it says"), *rows)
+
+
 PARTS: Final[dict[str, Callable[[str], str]]] = {
     "promises": promise_table,
     "tools": tools_reference,
     "rest": rest_reference,
     "settings": settings_reference,
+    "metrics": lambda program: table(*metric_table.rows(program)),
+    "alerts": alert_table,
     "conditions": condition_table,
     "reasons": reason_table,
     "benchmarks": benchmarks,

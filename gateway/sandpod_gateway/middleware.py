@@ -10,10 +10,22 @@ from sandpod_gateway.e2b.hosts import Hosts
 from sandpod_gateway.http.attempts import Attempts
 from sandpod_gateway.http.forwarded import ForwardedHeaders
 from sandpod_gateway.http.handshakes import Handshakes
+from sandpod_gateway.http.measuring import MeasuredRequests
 from sandpod_gateway.http.peers import Peers
-from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.metrics import Face, Metrics
 from sandpod_gateway.rest.terminal import WEBSOCKETS
 from sandpod_gateway.settings import Settings
+
+FACES: Final[dict[str, Face]] = {
+    **dict.fromkeys(("mcp", "sse", "messages"), "mcp"),
+    **dict.fromkeys(("", "console"), "console"),
+    **dict.fromkeys(("files", "archives"), "files"),
+    **dict.fromkeys(("healthz", "readyz", "metrics"), "health"),
+    **dict.fromkeys((".well-known", "authorize", "token", "register", "revoke", "consent", "auth"), "sign_in"),
+    "api/v1": "rest",
+    "e2b": "e2b",
+}
+"""Ways in by the first part of a path."""
 
 # Headers that pages of `allowed_origins` may read: of MCP, of refusals, and of files.
 _FOR_PAGES: Final = (
@@ -32,6 +44,7 @@ def around(settings: Settings, peers: Peers, metrics: Metrics, sessions: Session
     found.append(Middleware(Attempts, metrics=metrics))
     if settings.e2b.enabled and settings.e2b.domain is not None:
         found.append(Middleware(Hosts, domain=settings.e2b.domain))
+    found.append(Middleware(MeasuredRequests, metrics=metrics, faces=FACES))
     if settings.allowed_origins:
         found.append(
             Middleware(

@@ -27,8 +27,11 @@ class WorkQueue:
         backoff_min: float,
         backoff_max: float,
         around: Callable[[Key], AbstractContextManager[object]] = nullcontext,
+        waited: Callable[[Key, timedelta], None] = lambda *_: None,
     ) -> None:
         self._around = around  # each turn, with what is logged of it
+        self._waited = waited  # called with each key as its turn comes
+        self._since: dict[Key, datetime] = {}
         self._clock = clock
         self._backoff = (backoff_min, backoff_max)
         self._ready: asyncio.Queue[Key] = asyncio.Queue()
@@ -43,6 +46,7 @@ class WorkQueue:
 
     def add(self, key: Key) -> None:
         """Have the key worked on soon; once, however often it is added before its turn."""
+        self._since.setdefault(key, self._clock())
         if key in self._busy:
             self._again.add(key)
         elif key not in self._waiting:
@@ -86,6 +90,7 @@ class WorkQueue:
     async def _work_on(self, key: Key, work: Work) -> None:
         self._waiting.discard(key)
         self._busy.add(key)
+        self._waited(key, self._clock() - self._since.pop(key))
         # A date that was set by an earlier turn is void: this turn sets its own.
         self._dates.pop(key, None)
         try:

@@ -6,15 +6,27 @@ policies are few and named by an administrator.
 
 import contextlib
 import logging
-from typing import Final
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Final, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from sandpod_api.conditions import Reason
 
 _log = logging.getLogger(__name__)
 
 _START_BUCKETS: Final = (0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 7.5, 10, 15, 30, 60, 120)
 # How a claim was met: by a warm sandbox, or by one that was made for it.
 _CLAIM_ORIGINS: Final = ("pool", "direct")
+_KINDS: Final = ("Sandbox", "SandboxPool", "SandboxTemplate", "Namespace")
+_ENDS: Final = (
+    *(Reason.POD_FAILED, Reason.OUT_OF_MEMORY, Reason.EVICTED, Reason.NODE_LOST, Reason.WORKSPACE_LOST),
+    *(Reason.START_FAILED, Reason.NETWORK_OPEN, Reason.KERNEL_SHARED, Reason.TTL_EXPIRED, Reason.IDLE_TIMEOUT),
+)
+_WAIT_BUCKETS: Final = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 _RECONCILE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30)
 
 
@@ -23,6 +35,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
 
         def counter(name: str, text: str, labels: str = "") -> Counter:
             return Counter(name, text, labels.split(), registry=self.registry)
@@ -30,24 +43,39 @@ class Metrics:
         def gauge(name: str, text: str, labels: str = "") -> Gauge:
             return Gauge(name, text, labels.split(), registry=self.registry)
 
-        def histogram(name: str, text: str, label: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(name, text, [label], buckets=buckets, registry=self.registry)
+        def histogram(name: str, text: str, labels: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(name, text, labels.split(), buckets=buckets, registry=self.registry)
 
         self.reconciles = counter("sandpod_operator_reconciles_total", "Reconciles by kind and result.", "kind result")
         self.reconcile_seconds = histogram(
             "sandpod_operator_reconcile_seconds", "Time of one reconcile.", "kind", _RECONCILE_BUCKETS
         )
         self.queue_depth = gauge("sandpod_operator_queue_depth", "Objects that wait for a reconcile.")
+        waits = "Time that a key waited for a worker, by kind."
+        self.queue_seconds = histogram("sandpod_operator_queue_seconds", waits, "kind", _RECONCILE_BUCKETS)
+        line = "Time that a claim or a pool waited for a place in the quota, or for a node."
+        self.line_seconds = histogram("sandpod_operator_line_wait_seconds", line, "waiter lacks", _WAIT_BUCKETS)
         writes = "Writes to the API server by verb, kind and result."
         self.api_writes = counter("sandpod_operator_api_writes_total", writes, "verb kind result")
         start = "Time from the creation of a Sandbox, or its resume, to its being ready."
         self.start_seconds = histogram("sandpod_sandbox_start_seconds", start, "origin", _START_BUCKETS)
         self.ended = counter("sandpod_sandboxes_ended_total", "Sandboxes that expired or failed, by reason.", "reason")
+        for reason in _ENDS:
+            self.ended.labels(reason)
+        found = "Probes of a sandbox's isolation that found it open: its network, or the node's kernel."
+        self.probe_failures = counter("sandpod_probe_failures_total", found, "probe")
+        for probe in ("network", "kernel"):
+            self.probe_failures.labels(probe)
         self.open_network = counter(
             "sandpod_sandboxes_open_network_total",
             "Sandboxes that found their network open: those that ended, and those that the operator allows to serve.",
             "outcome",
         )
+        for outcome in ("ended", "allowed"):
+            self.open_network.labels(outcome)
+        for kind in _KINDS:
+            for result in ("ok", "error"):
+                self.reconciles.labels(kind, result)
         self.pool_wanted = gauge("sandpod_pool_wanted", "Warm sandboxes that a pool should have.", "namespace pool")
         self.pool_ready = gauge("sandpod_pool_ready", "Warm sandboxes that can be claimed.", "namespace pool")
         claims = "Claims by pool: origin `pool` took a warm sandbox, `direct` found none and had one made."
@@ -69,6 +97,14 @@ class Metrics:
     def count_write(self, verb: str, kind: str, result: str) -> None:
         """Count a write to the API server."""
         self.api_writes.labels(verb, kind, result).inc()
+
+    def count_wait(self, waiter: "_Waiter", time: timedelta) -> None:
+        """Count how long somebody waited for a place."""
+        self.line_seconds.labels(*waiter.labels).observe(time.total_seconds())
+
+    def watch_lines(self, read: Callable[[], Mapping[str, Mapping[tuple[str, str], int]]]) -> None:
+        """Export how many wait for a place in each namespace, read when it is asked for."""
+        self.registry.register(Lines(read))
 
     def set_widening(self, namespace: str, policies: set[str]) -> None:
         """Set which policies open something to a namespace's sandboxes, and log those that are new."""
@@ -97,3 +133,28 @@ class Metrics:
         for metric, origin in series:
             with contextlib.suppress(KeyError):
                 metric.remove(namespace, pool, *origin)
+
+
+class _Waiter(Protocol):
+    @property
+    def labels(self) -> tuple[str, str]: ...
+
+
+class Lines(Collector):
+    """The number of those who wait, with what describes the metric."""
+
+    name: Final = "sandpod_operator_line_waiting"
+    labels: Final = ("namespace", "waiter", "lacks")
+
+    def __init__(self, read: Callable[[], Mapping[str, Mapping[tuple[str, str], int]]]) -> None:
+        self._read = read
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        """Return who waits now; nobody is said, too."""
+        text = "Claims and pools that wait for a place in the quota, or for a node."
+        family = GaugeMetricFamily(self.name, text, labels=self.labels)
+        for namespace, line in self._read().items():
+            for waiter in ("claim", "pool"):
+                for lacks in ("quota", "node"):
+                    family.add_metric((namespace, waiter, lacks), line.get((waiter, lacks), 0))
+        return [family]

@@ -2,9 +2,10 @@
 
 import pytest
 
+import metric_table
 from support.cluster.callers import Session
 from support.cluster.cluster import Cluster
-from support.cluster.scraping import Series, scrape
+from support.cluster.scraping import Series, families, scrape
 
 
 def value(series: Series, name: str, **labels: str) -> float:
@@ -28,6 +29,12 @@ async def test_runs_are_counted_and_timed_by_language_and_outcome(
     assert grown("sandpod_runs_total", language="javascript", outcome="ok") == 1
     assert grown("sandpod_run_seconds_count", language="python") == 2
     assert grown("sandpod_output_bytes_total", stream="stdout") == 1002
+
+
+async def test_all_metrics_that_the_documentation_lists_are_exported(cluster: Cluster) -> None:
+    for program in ("gateway", "operator"):
+        names = await families(cluster, program, 8081)
+        assert {name.removesuffix("_total") for name, *_ in metric_table.metrics(program)} <= names
 
 
 async def test_operator_tells_of_its_work(cluster: Cluster) -> None:

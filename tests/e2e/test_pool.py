@@ -22,7 +22,7 @@ async def test_sandbox_was_warm_before_it_is_claimed_and_the_pool_refills(sessio
     pod = await cluster.pod_of(sandbox)
     assert pod["status"]["startTime"] <= (await cluster.sandbox(sandbox))["spec"]["claim"]["time"]
     after = await scrape(cluster, "gateway", 8081)
-    assert grown(before, after, "sandpod_claims_total", result="ok") == 1
+    assert grown(before, after, "sandpod_claims_total", how="warm", code="") == 1
     assert after["sandpod_open_streams", frozenset()] >= 1
     seen = await session.call("get_sandbox", sandbox=sandbox)
     assert (seen["status"], seen["name"], seen["network"]) == ("Ready", "claimed", "none")

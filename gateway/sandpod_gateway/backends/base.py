@@ -93,6 +93,7 @@ class SandboxRecord:
     refers_to_secrets: bool = False  # whether its claim refers to some
     metadata: tuple[tuple[str, str], ...] = ()  # what its caller noted of it
     fresh: bool = field(default=False, compare=False)  # of a claim's answer: whether it was claimed by that very call
+    warm: bool = field(default=False, compare=False)  # of a fresh one: whether it waited in a pool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,9 +237,8 @@ class Backend(Protocol):
     async def scale_pool(self, owner: str, name: str, replicas: int) -> None:
         """Let a pool of the owner's tenant have so many warm sandboxes.
 
-        Raises:
-            SandpodError: not_found, forbidden where that is not for callers, invalid_argument for a number that can't
-                be, backend_unavailable.
+        Raises SandpodError: not_found, forbidden where that is not for callers, invalid_argument for a number that
+        can't be, backend_unavailable.
         """
 
     async def wake(self, name: str) -> SandboxRecord | None:

@@ -24,6 +24,7 @@ from sandpod_gateway.mcp.compat.johanli233 import Johanli
 from sandpod_gateway.mcp.compat.philschmid import Philschmid
 from sandpod_gateway.mcp.compat.settings import CompatSettings
 from sandpod_gateway.mcp.compat.telnet import Telnet
+from sandpod_gateway.mcp.measuring import Measuring
 from sandpod_gateway.mcp.toolbox import Parts, Toolbox
 from sandpod_gateway.mcp.tools import files, runs, sandboxes
 from sandpod_gateway.metrics import Metrics
@@ -63,10 +64,10 @@ _COMPAT: Final[dict[str, tuple[type[System], ...]]] = {
 
 
 def create_guards(parts: Parts, audit: AuditLog, *, max_calls: int, toolsets: frozenset[str]) -> list[Middleware]:
-    """Return what every call goes through first: audit, limits and scopes, for `max_calls` of a caller at a time."""
-    # The first one sees all calls, and how they end.
-    audited = [AuditMiddleware(audit, parts.metrics)] if audit.on else []
-    return [*audited, CallMiddleware(max_calls, toolsets or ALL, parts.metrics, parts.sandboxes.meter)]
+    """Return what every call goes through: measure, audit, limits, scopes; `max_calls` of a caller at a time."""
+    # The first ones see all calls, and how they end.
+    first = [Measuring(parts.metrics), *([AuditMiddleware(audit, parts.metrics)] if audit.on else [])]
+    return [*first, CallMiddleware(max_calls, toolsets or ALL, parts.metrics, parts.sandboxes.meter)]
 
 
 def create_mcp(

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final, TypeVar
 
 from sandpod_gateway.backends.base import ByteStream
@@ -42,6 +42,7 @@ class RunnerConnection:
     """
 
     hello: Hello  # what the runner said when the stream was opened
+    on_broken: Callable[[], None] | None = None  # called once if the stream ends before it is closed here
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
@@ -217,6 +218,7 @@ class RunnerConnection:
                     await pong
         except TimeoutError:
             logger.warning("a sandbox's stream has gone silent and is closed")
+            self._lose(ConnectionLostError())
             await self.close()
 
     async def _acknowledge(self) -> None:
@@ -229,6 +231,7 @@ class RunnerConnection:
 
     async def close(self) -> None:
         """Close the stream; whatever goes on over it is lost."""
+        self.on_broken = None
         await self._stream.close()
         self._reader.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -251,6 +254,8 @@ class RunnerConnection:
     def _lose(self, error: ConnectionLostError) -> None:
         if self._lost is None:
             self._lost = error
+            if self.on_broken is not None:
+                self.on_broken()
             if self._acks is not asyncio.current_task():  # which may be the one that found the stream to be over
                 self._acks.cancel()
             self._inbox.lose(error)

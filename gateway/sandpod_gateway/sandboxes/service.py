@@ -76,7 +76,9 @@ class Sandboxes:
         """Return the sandbox once it takes calls."""
         if record.status in {"Suspended", "Pending"}:
             await self.disconnect(record.name)  # an earlier stream leads to a pod that is gone
-            record = await self._backend.wake(record.name) or record
+            with self._metrics.claim() as claimed:
+                claimed.how = "resumed" if record.status == "Suspended" else "held"
+                record = await self._backend.wake(record.name) or record
         note(sandbox=record.name)
         if record.status != "Ready":
             raise unusable(record)
@@ -102,19 +104,14 @@ class Sandboxes:
             if request.template not in allowed:
                 message, step = f"Your key has no template {request.template}.", f"Use {' or '.join(allowed)}."
                 raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
-        start = time.perf_counter()
-        try:
+        with self._metrics.claim() as counted:
             record = await claim(self._backend, self.meter, request)
-        except BaseException:
-            self._metrics.claims.labels("failed").inc()
-            raise
+            counted.how = ("warm" if record.warm else "cold") if record.fresh else "held"
         if allowed is not None and record.template not in allowed:  # the session's sandbox was there already
             message = f"Your sandbox of that name has template {record.template}, which your key may not use."
             step = "Call create_sandbox with another name, and use its handle."
             raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
         await self.secrets.confirm(record, request.secrets)
-        self._metrics.claims.labels("ok").inc()
-        self._metrics.claim_seconds.observe(time.perf_counter() - start)
         note(sandbox=record.name, template=record.template)
         return record
 
@@ -228,7 +225,7 @@ class Sandboxes:
         try:
             async with slot.lock:
                 if slot.connection is None or slot.connection.closed:
-                    slot.connection = await self._connect(record)
+                    slot.connection = await self._connect(record, slot)
             if use:
                 await self._backend.touch(record.name)  # which decides how often it records that
             yield slot.connection
@@ -236,15 +233,20 @@ class Sandboxes:
             slot.users -= 1
             slot.last_used = time.monotonic()
 
-    async def _connect(self, record: SandboxRecord) -> RunnerConnection:
-        start, name = time.perf_counter(), record.name
+    async def _connect(self, record: SandboxRecord, slot: _Slot) -> RunnerConnection:
+        start, streams, name = time.perf_counter(), self._metrics.streams, record.name
         try:
             # What reads the stream outlives the call: its log lines name no run.
             with log_context.bound(owner=record.owner, sandbox=name), tracing.span("sandbox.stream", {SANDBOX: name}):
                 connection = await open_connection(await self._backend.open_stream(name))
-        except ConnectionLostError as error:
-            raise unanswered(await self._backend.get(record.name), error) from error
+        except (SandpodError, ConnectionLostError) as error:
+            streams.labels("failed").inc()
+            if isinstance(error, SandpodError):
+                raise
+            raise unanswered(await self._backend.get(name), error) from error
         self._metrics.stream_seconds.observe(time.perf_counter() - start)
+        streams.labels("opened" if slot.connection is None else "resumed").inc()
+        connection.on_broken = lambda: streams.labels("broken").inc(0 if slot.closing else 1)
         return connection
 
     async def keep_alive(self, record: SandboxRecord) -> None:

@@ -84,7 +84,12 @@ class Context:
         """Return the line of those who wait for a place in a namespace."""
         if namespace not in self.lines:
             self.lines[namespace] = Line(
-                namespace, store=self.store, queue=self.queue, settings=self.settings, clock=self.clock
+                namespace,
+                store=self.store,
+                queue=self.queue,
+                settings=self.settings,
+                clock=self.clock,
+                left=self.metrics.count_wait,
             )
         return self.lines[namespace]
 
@@ -101,9 +106,14 @@ class Context:
         """Return the parts of an operator that knows nothing yet."""
         store = Store()
         queue = WorkQueue(
-            clock=clock, backoff_min=settings.backoff_min, backoff_max=settings.backoff_max, around=around(store)
+            clock=clock,
+            backoff_min=settings.backoff_min,
+            backoff_max=settings.backoff_max,
+            around=around(store),
+            waited=lambda key, time: metrics.queue_seconds.labels(key.kind).observe(time.total_seconds()),
         )
         metrics.queue_depth.set_function(lambda: len(queue))
         made = cls(cluster, settings, metrics, clock, emit, store, State(), Nodes(cluster), queue)
         store.on_claim = made.count_claim
+        metrics.watch_lines(lambda: {space: line.waiting() for space, line in made.lines.items()})
         return made

@@ -274,9 +274,16 @@ def record_status(context: Context, before: Sandbox) -> None:
         metrics.ended.labels(new.reason).inc()
     if found_open(after) and not found_open(before):
         metrics.open_network.labels("ended" if is_final(new.conditions) else "allowed").inc()
+    for probe, kind in (("network", ConditionType.NETWORK_ISOLATED), ("kernel", ConditionType.KERNEL_ISOLATED)):
+        if _is_false(after, kind) and not _is_false(before, kind):
+            metrics.probe_failures.labels(probe).inc()
     expired = find(new.conditions, ConditionType.EXPIRED)
     if expired is not None and expired.status == "True" and not is_true(old.conditions, ConditionType.EXPIRED):
         metrics.ended.labels(expired.reason).inc()
+
+
+def _is_false(sandbox: Sandbox, kind: ConditionType) -> bool:
+    return (found := find(sandbox.status.conditions, kind)) is not None and found.status == "False"
 
 
 def _pool_missed(store: Store, sandbox: Sandbox) -> str:

@@ -16,9 +16,9 @@ that has nothing. They are first in the line, which rests until that pod has lef
 Nothing is given up for what is larger than the whole quota. A claim that no node takes waits for such a place alone.
 """
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from sandpod_api import names
@@ -29,6 +29,7 @@ from sandpod_kube.workqueue import WorkQueue
 from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.model.observed import Neighbours, Refusal, Share
 from sandpod_operator.quota.node_queue import NodeQueue, key_of_sandbox
+from sandpod_operator.quota.waiter import LONG_AGO, Waiter
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status.failures import exceeds_whole_quota
 
@@ -40,23 +41,6 @@ GIVES_AGAIN: Final = timedelta(seconds=60)  # before the next gift to somebody w
 # How long a claim that no node takes keeps pools' pods out of the scheduler's queue. Callers wait that long.
 NODES_YIELD: Final = timedelta(seconds=10)
 _MAX_DOUBLINGS: Final = 6
-_LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@dataclass(kw_only=True, slots=True)
-class Waiter:
-    """A claim or a pool that waits for a place."""
-
-    key: Key  # the claimed Sandbox's, or the pool's
-    since: datetime
-    ranks_since: datetime  # the same, or when another claim of its owner was let in
-    owner: str = ""  # of the claim
-    for_node: bool = False  # whether it has its place in the quota, and no node takes it
-    sandboxes: dict[str, Key] = field(default_factory=dict)  # by uid: a claim's only one, or some of a pool's
-    refused: bool = False  # since the last sign of room
-    hopeless: bool = False  # it asks for more than the whole quota, so no place that is given up would help
-    gifts: int = 0  # warm sandboxes that were given up for it, in vain so far
-    next_gift: datetime = _LONG_AGO  # when one more may be
 
 
 class Line:
@@ -73,7 +57,9 @@ class Line:
         queue: WorkQueue,
         settings: OperatorSettings,
         clock: Callable[[], datetime],
+        left: Callable[[Waiter, timedelta], None] = lambda *_: None,
     ) -> None:
+        self._left = left  # called with whoever leaves, and for how long it waited
         self._namespace, self._store, self._queue = namespace, store, queue
         self._settings, self._clock = settings, clock
         self._nodes = NodeQueue(queue.add, clock)
@@ -82,14 +68,18 @@ class Line:
         self._whose: dict[str, Waiter] = {}  # by the uids of their sandboxes
         self._message = ""  # what the quota said last
         self._rounds = 0  # how often all were refused in a row, since there was another sign of room than time
-        self._next_round = _LONG_AGO  # when all who were refused are asked again
+        self._next_round = LONG_AGO  # when all who were refused are asked again
         self._given = 0  # pods that were given up and have not left
-        self._settles_at = _LONG_AGO  # when the quota has surely noticed that a pod left
-        self._rests_until = _LONG_AGO  # nobody has the turn before
+        self._settles_at = LONG_AGO  # when the quota has surely noticed that a pod left
+        self._rests_until = LONG_AGO  # nobody has the turn before
 
     def is_empty(self) -> bool:
         """Return whether nobody waits for a place in the quota. While there are any, pods are created in turn."""
         return not self._for_quota()
+
+    def waiting(self) -> Counter[tuple[str, str]]:
+        """Return how many wait, by what they are called in metrics."""
+        return Counter(waiter.labels for waiter in self._waiters.values())
 
     def held(self, sandbox: Sandbox, *, wants: bool, placed: bool = True) -> Refusal | None:
         """Return why a sandbox has to wait for its turn; None if it may create its pod or wants none but its own."""
@@ -141,9 +131,9 @@ class Line:
         """Note that a sandbox has its pod."""
         self._rounds = 0
         if not self._given:  # else the next refusal may be of a place that is on its way
-            self._settles_at = _LONG_AGO
+            self._settles_at = LONG_AGO
         if (waiter := self._whose.get(uid)) is not None:
-            waiter.gifts, waiter.next_gift = 0, _LONG_AGO
+            waiter.gifts, waiter.next_gift = 0, LONG_AGO
             for other in (each for each in self._waiters.values() if each.owner == waiter.owner):
                 other.ranks_since = self._clock()
             self._leave(uid)
@@ -175,7 +165,7 @@ class Line:
         claims = (waiter.since for waiter in self._waiters.values() if waiter.for_node)
         return Neighbours(
             wait_for_node=any(share.unscheduled for key, share in self._pools.items() if key != pool),
-            nodes_yield_until=max(claims, default=_LONG_AGO) + NODES_YIELD,
+            nodes_yield_until=max(claims, default=LONG_AGO) + NODES_YIELD,
             gives_to=giver[1] if giver is not None and giver[0] == pool else None,
         )
 
@@ -220,6 +210,7 @@ class Line:
             del waiter.sandboxes[uid]
             if not waiter.sandboxes:
                 del self._waiters[waiter.key]
+                self._left(waiter, self._clock() - waiter.since)
 
     def _pass_on(self, waiter: Waiter) -> None:
         if self._all_refused():

@@ -20,3 +20,13 @@ async def scrape(cluster: Cluster, component: str, port: int) -> Series:
                 key = (sample.name, frozenset(sample.labels.items()))
                 total[key] = total.get(key, 0) + sample.value
     return total
+
+
+async def families(cluster: Cluster, component: str, port: int) -> set[str]:
+    """Return the names of what each pod of a component exports, series or none."""
+    found: list[set[str]] = []
+    for pod in await cluster.component_pods(component):
+        path = f"/api/v1/namespaces/{cluster.namespace}/pods/{pod}:{port}/proxy/metrics"
+        text = (await asyncio.to_thread(raw, path)).decode()
+        found.append({family.name for family in text_string_to_metric_families(text)})
+    return set.intersection(*found)

@@ -102,7 +102,7 @@ class KubernetesBackend(Stores):
         record = to_record(sandbox)
         if record is None:
             raise RuntimeError("a claimed sandbox lost its claim, which the API server does not allow")
-        return replace(record, fresh=fresh)
+        return replace(record, fresh=fresh, warm=fresh and names.LABEL_POOL in sandbox.metadata.labels)
 
     async def get(self, name: str) -> SandboxRecord | None:
         """Return the claimed sandbox of that name, whosever it is."""

@@ -19,14 +19,7 @@ from cachetools import TTLCache
 
 from sandpod_api.conditions import SENTENCES, Reason
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends.base import (
-    ByteStream,
-    ClaimRequest,
-    SandboxRecord,
-    Status,
-    TemplateInfo,
-    pool_exhausted,
-)
+from sandpod_gateway.backends.base import ByteStream, ClaimRequest, SandboxRecord, Status, TemplateInfo, pool_exhausted
 from sandpod_gateway.backends.local.lifetimes import lifetime_of
 from sandpod_gateway.backends.local.secrets import LocalSecrets
 from sandpod_gateway.backends.local.settings import LocalSettings
@@ -61,6 +54,7 @@ class InProcessBackend:
     """A `Backend` over sandboxes that `_launch` starts."""
 
     kind: str
+    warm: Callable[[], dict[tuple[str, str], int]]
     image: str | None = None  # what sandboxes run on, in words, in place of an image's name
 
     def __init__(self, settings: LocalSettings, clock: Clock = utc_now) -> None:
@@ -195,6 +189,7 @@ class InProcessBackend:
     async def _new(self, request: ClaimRequest, lifetime: tuple[int, int], *, may_make: bool) -> SandboxRecord:
         template, (ttl, idle_timeout) = self._settings.template, lifetime
         with self._place(request.owner):
+            warm = any(self.warm().values())
             cell = await self._launch(may_make=may_make)
             if cell is None:
                 raise pool_exhausted(template, request.network, chosen=self._settings.cold_start)
@@ -218,7 +213,7 @@ class InProcessBackend:
         if self._sweeper is None:
             await self.delete(record.name)
             await self.check()
-        return replace(self._live[record.name], fresh=True)
+        return replace(self._live[record.name], fresh=True, warm=warm)
 
     @contextlib.contextmanager
     def _place(self, owner: str) -> Iterator[None]:

@@ -209,7 +209,7 @@ async def test_a_refused_claim_is_told_and_counted(alice: Caller, place: Place) 
     place.backend.refuse_claims(ErrorCode.POOL_EXHAUSTED)
     assert (await alice.call("run_python_code", code="1"))["error"] == ErrorCode.POOL_EXHAUSTED
     assert place.metric("sandpod_refusals_total", code="pool_exhausted") == 1
-    assert place.metric("sandpod_claims_total", result="failed") == 1
+    assert place.metric("sandpod_claims_total", how="refused", code="pool_exhausted") == 1
 
 
 async def test_files_keep_bytes_and_offer_parts(alice: Caller) -> None:

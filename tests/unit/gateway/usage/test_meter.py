@@ -260,5 +260,5 @@ def test_metrics_have_tenants_and_nobody_else(clock: Clock) -> None:
     counter.ended(Account("lab", "alice", "ci"), "sbx-a", cpu=1.5, elapsed=2, moved=(3, 4))
     samples = {sample.name: sample for family in metrics.registry.collect() for sample in family.samples}
     assert samples["sandpod_usage_cpu_seconds_total"].value == 1.5
-    assert samples["sandpod_usage_bytes_out_total"].labels == {"tenant": "lab"}
+    assert samples["sandpod_usage_sent_bytes_total"].labels == {"tenant": "lab"}
     assert not any("alice" in str(sample.labels) for sample in samples.values())

@@ -340,7 +340,9 @@ async def test_start_and_end_are_measured() -> None:
     assert value("sandpod_sandboxes_ended_total", {"reason": "TTLExpired"}) == 1
     pool = {"namespace": SPACE, "pool": "warm"}
     assert value("sandpod_pool_wanted", pool) == 1
-    assert value("sandpod_operator_reconciles_total", {"kind": "Sandbox", "result": "error"}) is None
+    assert value("sandpod_operator_reconciles_total", {"kind": "Sandbox", "result": "error"}) == 0
+    assert value("sandpod_operator_queue_seconds_count", {"kind": "Sandbox"})
+    assert value("sandpod_probe_failures_total", {"probe": "network"}) == 0
     await world.gone(Key("SandboxPool", SPACE, "warm"))
     assert value("sandpod_pool_wanted", pool) is None
 

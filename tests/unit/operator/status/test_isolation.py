@@ -42,7 +42,7 @@ async def test_sandbox_with_an_open_network_is_refused_unless_that_is_allowed() 
     assert (status.phase, status.reason) == ("Failed", Reason.NETWORK_OPEN)
     assert isolated(world)[:2] == ("False", "NetworkOpen")
     assert [e.reason for e in world.events if e.kind == "Warning"] == ["NetworkOpen"]
-    assert (counted(world, "ended"), counted(world, "allowed")) == (1, None)
+    assert (counted(world, "ended"), counted(world, "allowed")) == (1, 0)
 
 
 async def test_allowed_sandbox_gets_a_pod_that_serves_and_says_that_it_is_open() -> None:
@@ -58,7 +58,7 @@ async def test_allowed_sandbox_gets_a_pod_that_serves_and_says_that_it_is_open()
     assert (status, reason) == ("False", "NetworkOpen")
     assert "10.96.0.1:443" in message
     assert [e.reason for e in world.events if e.kind == "Warning"] == ["OpenNetworkAllowed"]
-    assert (counted(world, "allowed"), counted(world, "ended")) == (1, None)
+    assert (counted(world, "allowed"), counted(world, "ended")) == (1, 0)
 
 
 async def test_operator_that_restarts_between_the_two_pods_says_the_same() -> None:
