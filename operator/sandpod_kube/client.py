@@ -31,6 +31,8 @@ _JSON_PATCH: Final = "application/json-patch+json"
 _STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 _APPLY_PATCH: Final = "application/apply-patch+yaml"
 
+_DRY_RUN: Final = {"dryRun": "All"}
+
 Json = dict[str, Any]
 Query = Mapping[str, str] | None
 OnWrite = Callable[[str, str, str], None]  # called after each write with its verb, kind and result: ok or error
@@ -156,6 +158,15 @@ class KubeClient:
     async def ask(self, path: str, body: Json) -> Json:
         """Return the answer to an object that the API server does not keep, such as a SelfSubjectAccessReview."""
         return await self._request("POST", path, body)
+
+    async def try_create(self, resource: Resource, manifest: Json, namespace: str) -> Json:
+        """Return an object as it would be made; none is made."""
+        return await self._request("POST", resource.path(namespace), manifest, query=_DRY_RUN)
+
+    async def try_patch(self, resource: Resource, namespace: str, name: str, change: Json) -> Json:
+        """Return an object as a merged change would leave it; nothing is changed."""
+        path = resource.path(namespace, name)
+        return await self._request("PATCH", path, change, query=_DRY_RUN, kind=_MERGE_PATCH)
 
     async def watch(
         self, resource: Resource, namespace: str, query: Mapping[str, str], resource_version: str, *, silence: float

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from support.attacks import ATTACKS
+from sandpod_gateway.verify.attacks import ATTACKS
 from support.gateway.probes import Box
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]

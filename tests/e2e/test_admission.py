@@ -17,17 +17,13 @@ from typing import Any, Final
 
 import pytest
 
+from sandpod_gateway.verify.weaker_pods import BAD_CONTAINERS, REFUSED, Change, Pod, field
 from support.cluster.admission_cases import (
     ADMITTED,
-    BAD_CONTAINERS,
     EQUAL,
     OWN,
-    REFUSED,
     WEAK,
-    Change,
-    Pod,
     build,
-    field,
     with_container,
 )
 from support.cluster.cluster import Cluster, ClusterError, until

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.attacks import ATTACKS
+from sandpod_gateway.verify.attacks import ATTACKS
 from support.cluster.callers import Session
 from support.cluster.cluster import Cluster
 

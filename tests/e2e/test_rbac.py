@@ -10,41 +10,24 @@ from typing import Any, Final
 
 import pytest
 
+from sandpod_gateway.verify.rights import (
+    ALL,
+    GATEWAY,
+    GATEWAY_RELEASE,
+    GATEWAY_SECRETS,
+    LEASES,
+    NODES,
+    OPERATOR,
+    READ,
+    Right,
+    Rights,
+)
 from support.cluster.cluster import Cluster
-
-READ: Final = ("get", "list", "watch")
-ALL: Final = (*READ, "create", "update", "patch", "delete", "deletecollection")
-
-Rights = dict[str, tuple[str, ...]]
-Right = tuple[str, str]
-
-GATEWAY: Final[Rights] = {
-    "sandboxes.sandpod.dev": (*READ, "create", "patch", "delete"),
-    "sandboxtemplates.sandpod.dev": ("get", "list"),
-    "sandboxpools.sandpod.dev": ("list",),
-    "pods/exec": ("get", "create"),
-    "secrets": ("get", "create"),
-}
-OPERATOR: Final[Rights] = {
-    "sandboxes.sandpod.dev": (*READ, "create", "patch", "delete"),
-    "sandboxes.sandpod.dev/status": ("patch",),
-    "sandboxpools.sandpod.dev": READ,
-    "sandboxpools.sandpod.dev/status": ("patch",),
-    "sandboxtemplates.sandpod.dev": READ,
-    "pods": (*READ, "create", "patch", "delete"),
-    "pods/resize": ("patch",),
-    "persistentvolumeclaims": ("create",),
-    "networkpolicies.networking.k8s.io": (*READ, "create", "patch", "delete"),
-    "events": ("create",),
-    "leases.coordination.k8s.io": ("list", "watch", "create", "patch"),
-}
-NODES: Final[Rights] = {"nodes": ("get", "list"), "runtimeclasses.node.k8s.io": ("get",)}
-LEASES: Final[Rights] = {"leases.coordination.k8s.io": ("get", "create", "update")}
 
 # In the sandboxes' namespace, the release's namespace, and everywhere.
 GRANTED: Final[dict[tuple[str, str], Rights]] = {
-    ("gateway", "sandboxes"): GATEWAY,
-    ("gateway", "release"): {"configmaps": (*READ, "create", "patch", "delete")},
+    ("gateway", "sandboxes"): GATEWAY | GATEWAY_SECRETS,
+    ("gateway", "release"): GATEWAY_RELEASE,
     ("gateway", "everywhere"): {},
     ("operator", "sandboxes"): OPERATOR | NODES,
     ("operator", "release"): LEASES | NODES,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 EXIT_REFUSED: Final = 2
-SERVER_COMMANDS: Final = ("serve", "stdio", "setup", "keys", "usage", "audit")
+SERVER_COMMANDS: Final = ("serve", "stdio", "setup", "keys", "usage", "audit", "verify")
 
 
 def main() -> None:

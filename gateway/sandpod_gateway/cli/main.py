@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from sandpod_gateway.cli import audit, keys, usage
+from sandpod_gateway.cli import audit, keys, usage, verify
 from sandpod_gateway.errors import SandpodError
 
 EXIT_REFUSED: Final = 2
@@ -28,8 +28,9 @@ def main() -> None:
     keys.add_parser(commands)
     audit.add_parser(commands)
     usage.add_parser(commands)
+    verify.add_parser(commands)
     arguments, rest = parser.parse_known_args()
-    if arguments.command in {"keys", "audit", "usage"} and rest:
+    if arguments.command in {"keys", "audit", "usage", "verify"} and rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     sys.exit(_run(arguments, rest))
 
@@ -42,6 +43,8 @@ def _run(arguments: argparse.Namespace, flags: list[str]) -> int:
             return audit.run(arguments)
         elif arguments.command == "usage":
             usage.run(arguments)
+        elif arguments.command == "verify":
+            return verify.run(arguments)
         else:
             _serve(arguments, flags)
     except SandpodError as error:

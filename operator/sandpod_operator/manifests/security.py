@@ -7,6 +7,7 @@ namespace and AppArmor, which not every cluster and runtime has. It is Pod Secur
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any, Final
 
+from sandpod_api.metadata_addresses import METADATA
 from sandpod_api.templates import AppArmorProfile, NetworkProfile, SandboxTemplate, SandboxTemplateSpec
 from sandpod_operator.settings import OperatorSettings
 
@@ -16,22 +17,6 @@ _USER: Final = {"runAsNonRoot": True, "runAsUser": UID, "runAsGroup": UID, "secc
 NODE_IP: Final = "$(NODE_IP)"
 """In an address: Kubernetes puts the node's own there."""
 _KUBELET_PORT: Final = 10250
-# Where clouds tell machines and pods who they are, credentials among it.
-METADATA: Final = (
-    "169.254.169.254:80",  # nearly all clouds
-    "[fd00:ec2::254]:80",  # Amazon EC2 over IPv6
-    "[fd20:ce::254]:80",  # Google over IPv6
-    "169.254.169.252:988",  # Google: GKE's own metadata server on each node
-    "169.254.170.2:80",  # Amazon ECS: credentials of tasks
-    "169.254.170.23:80",  # Amazon EKS: credentials of pods
-    "[fd00:ec2::23]:80",  # the same over IPv6
-    "168.63.129.16:80",  # Azure: the host's agent
-    "100.100.100.200:80",  # Alibaba
-    "169.254.0.23:80",  # Tencent
-    "169.254.42.42:80",  # Scaleway
-    "[fd00:42::42]:80",  # the same over IPv6
-    "192.0.0.192:80",  # Oracle Cloud Classic
-)
 
 
 def pod_security_context(app_armor: AppArmorProfile | None = None, *, own_users: bool = False) -> dict[str, Any]:

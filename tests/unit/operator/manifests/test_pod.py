@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from sandpod_api.metadata_addresses import METADATA
 from sandpod_api.types import NetworkProfile
 from sandpod_operator.manifests.pod import build_pod, build_volume_claim, find_profile, workspace_of
-from sandpod_operator.manifests.security import METADATA
 from support.operator.world import a_sandbox, a_template, settings
 
 PROBED = ["10.96.0.1:443", "$(NODE_IP):10250", *METADATA, "10.96.0.10:53"]

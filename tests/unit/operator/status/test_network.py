@@ -6,9 +6,9 @@ import pytest
 
 from sandpod_api import names
 from sandpod_api.conditions import Condition, ConditionType, Reason, find
+from sandpod_api.metadata_addresses import METADATA
 from sandpod_kube.resources import PODS, SANDBOXES, TEMPLATES, Key
 from sandpod_operator.manifests.pod import build_pod, find_profile
-from sandpod_operator.manifests.security import METADATA
 from sandpod_operator.model.observed import ObservedSandbox
 from sandpod_operator.model.pod import Pod
 from sandpod_operator.status.network import network_applied, probed, to_relabel

@@ -1,7 +1,7 @@
-"""Programs that attack the runner of their own sandbox. Used in local sandboxes and in pods: the next program must run
-as if nothing had happened, or the sandbox is said to be lost, and no other sandbox may notice.
+"""Programs that attack the runner of their own sandbox, in local sandboxes and in pods.
 
-Each is given ten seconds at most and prints `done` when it got to its end.
+The next program must run as if nothing had happened, or the sandbox is said to be lost, and no other sandbox may
+notice. Each is given ten seconds at most and prints `done` when it got to its end.
 """
 
 from typing import Final

@@ -1,0 +1,1 @@
+"""How a run's report is shown: `text` and `html` for people, `machine` as JSON and SARIF for programs."""
