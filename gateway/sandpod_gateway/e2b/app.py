@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.current import current_caller
-from sandpod_gateway.e2b.calls import SANDBOX, Calls, Valid
+from sandpod_gateway.e2b.calls import SANDBOX, Calls
 from sandpod_gateway.e2b.control import Control
 from sandpod_gateway.e2b.errors import GONE, NotHereError, answer, answer_inside, sentence
 from sandpod_gateway.e2b.files import Contents
@@ -43,6 +43,7 @@ from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.mcp.tool_results import BUG
 from sandpod_gateway.rest.files import RestFiles
 from sandpod_gateway.rest.requests import ACTS, COUNTED, key_needed, need_owner
+from sandpod_gateway.runs.follow import Check
 
 logger = logging.getLogger(__name__)
 
@@ -158,17 +159,18 @@ class E2b:
             "/{service}/{method}": {"POST": partial(self._streamed, self._rpc.answer)},
         }
 
-    async def _streamed(self, begin: Callable[[Request, Valid], Awaitable[ASGIApp]], request: Request) -> ASGIApp:
+    async def _streamed(self, begin: Callable[[Request, Check], Awaitable[ASGIApp]], request: Request) -> ASGIApp:
         """Return an answer that may have no end of its own, as one of the caller's requests in progress."""
         token, sandbox, caller = _token(request.headers), request.scope[SANDBOX], current_caller()
 
-        async def valid() -> bool:
+        async def check() -> None:
             found = self._calls.tokens.check(token, sandbox)
-            return found is not None and found.caller == caller
+            if found is None or found.caller != caller:
+                raise key_needed()
 
         with ExitStack() as stack:
             stack.enter_context(self._counted(request))
-            response = await begin(request, valid)
+            response = await begin(request, check)
             counted = stack.pop_all()
 
         async def stream(scope: Scope, receive: Receive, send: Send) -> None:

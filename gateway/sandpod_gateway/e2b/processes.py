@@ -15,11 +15,12 @@ from starlette.requests import Request
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language, Outcome, RunResult
 from sandpod_gateway.auth.current import current_owner
-from sandpod_gateway.e2b.calls import SANDBOX, Calls, Valid
+from sandpod_gateway.e2b.calls import SANDBOX, Calls
 from sandpod_gateway.e2b.errors import NotHereError
 from sandpod_gateway.e2b.paths import folder
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import RunLimits
+from sandpod_gateway.runs.follow import Check
 from sandpod_gateway.runs.request import RunRequest
 
 Messages = AsyncGenerator[dict[str, Any], None]
@@ -38,7 +39,7 @@ class Processes:
         self._calls = calls
         self._limits = limits
 
-    async def start(self, request: Request, message: dict[str, Any], valid: Valid) -> Messages:
+    async def start(self, request: Request, message: dict[str, Any], check: Check) -> Messages:
         """Start a command, and stream what it writes."""
         if message.get("pty") is not None:
             raise NotHereError(NO_TERMINAL)
@@ -56,13 +57,13 @@ class Processes:
         )
         async with self._calls.act(request, "start_run", like="start_run", code=run.code):
             begun = await self._calls.parts.background.start(current_owner(), run, sandbox=request.scope[SANDBOX])
-        return self._events(begun.run_id, valid)
+        return self._events(begun.run_id, check)
 
-    async def connect(self, request: Request, message: dict[str, Any], valid: Valid) -> Messages:
+    async def connect(self, request: Request, message: dict[str, Any], check: Check) -> Messages:
         """Stream what a command has written and goes on writing."""
         run_id = await self._find(request, message)
         await self._calls.tool(request, "read_run", run_id=run_id, max_output=100)
-        return self._events(run_id, valid)
+        return self._events(run_id, check)
 
     async def running(self, request: Request, _: dict[str, Any]) -> dict[str, Any]:
         """List the commands that run."""
@@ -108,13 +109,13 @@ class Processes:
         async with self._calls.act(request, "send_input", like="stop_run"):
             await self._calls.parts.background.write(current_owner(), run_id, data, last=last)
 
-    async def _events(self, run_id: str, valid: Valid) -> Messages:
+    async def _events(self, run_id: str, check: Check) -> Messages:
         yield {"event": {"start": {"pid": process_id(run_id)}}}
-        async for found in self._calls.follow(run_id, valid):
+        async for found in self._calls.follow(run_id, check):
             if found is None:
                 yield {"event": {"keepalive": {}}}
                 continue
-            output, _ = found
+            output = found.result
             for name in ("stdout", "stderr"):
                 if text := getattr(output, name):
                     data = base64.b64encode(text.encode("utf-8", "replace")).decode("ascii")
