@@ -1,4 +1,4 @@
-"""Run a program: at the server of SANDPOD_URL, or at one that is started here."""
+"""Run a program: at the server of SANDPOD_URL, or at one that runs or is started here."""
 
 from sandpod import Sandbox
 

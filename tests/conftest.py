@@ -10,6 +10,7 @@ from httpx2._config import DEFAULT_TIMEOUT_CONFIG
 
 def pytest_configure() -> None:
     os.environ["XDG_DATA_HOME"] = "/nonexistent"
+    os.environ["XDG_STATE_HOME"] = "/dev/null/none"  # servers of tests are found by their addresses alone
     # Of five seconds a busy machine needs more to answer at all.
     for phase in ("connect", "read", "write", "pool"):
         setattr(DEFAULT_TIMEOUT_CONFIG, phase, 60.0)

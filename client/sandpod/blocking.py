@@ -50,6 +50,7 @@ class Files:
     list = _blocking(AsyncFiles.list)
     upload = _blocking(AsyncFiles.upload)
     download = _blocking(AsyncFiles.download)
+    make_directory = _blocking(AsyncFiles.make_directory)
     delete = _blocking(AsyncFiles.delete)
     move = _blocking(AsyncFiles.move)
 
@@ -104,7 +105,8 @@ class _Twin(AsyncSandbox):
 class Sandbox:
     r"""A sandbox: made at its first use, and closed at the end of its `with`.
 
-    Without an address it is at the server of SANDPOD_URL, else that of your profile, else at one that is started here.
+    Without an address it is at the server of SANDPOD_URL, else at your profile's, else at one that runs here. If
+    there is none, it starts one for itself.
 
     >>> with Sandbox() as sandbox:
     ...     sandbox.run("1 + 1").result

@@ -1,4 +1,4 @@
-"""Which server is used: what the program says, else the environment, else a profile, else one that is started here."""
+"""Which server is used: what the program says, else the environment, a profile, one that runs here, one of its own."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from sandpod import device_flow, local_server
+from sandpod import device_flow, local_server, running_server
 from sandpod.errors import InvalidArgumentError, SandpodError
 from sandpod.keys import store_key, stored_key
 from sandpod.transport import TIMEOUT
@@ -35,6 +35,8 @@ def find(url: str | None = None, key: str | None = None, profile: str | None = N
         return Endpoint(server_url(given), checked_key(key or os.environ.get("SANDPOD_KEY")))
     found = read_profiles()
     name = profile or os.environ.get("SANDPOD_PROFILE") or found.default
+    if name is None and not found.profiles and (running := running_server.find()) is not None:
+        return Endpoint(server_url(running))  # without a key, which is for another server
     if name == LOCAL or (name is None and not found.profiles):
         return Endpoint(*local_server.address())
     entry = found.profiles.get(name or "")
@@ -45,8 +47,9 @@ def find(url: str | None = None, key: str | None = None, profile: str | None = N
 
 
 def is_chosen() -> bool:
-    """Whether the environment or a profile names a server."""
-    return bool(os.environ.get("SANDPOD_URL") or os.environ.get("SANDPOD_PROFILE") or read_profiles().profiles)
+    """Whether the environment or a profile names a server, or one runs here."""
+    named = os.environ.get("SANDPOD_URL") or os.environ.get("SANDPOD_PROFILE") or read_profiles().profiles
+    return bool(named or running_server.find())
 
 
 def _key_of(name: str, entry: dict[str, Any]) -> str | None:

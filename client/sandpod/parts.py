@@ -104,6 +104,10 @@ class AsyncFiles:
             finally:
                 await http.work(part.unlink, missing_ok=True)
 
+    async def make_directory(self, path: str) -> None:
+        """Make a folder, and those that it is in, unless it is there."""
+        await self._place.api.call("POST", await self._place.path("/folders"), {"path": path})
+
     async def delete(self, path: str, *, recursive: bool = False) -> None:
         """Delete a file or folder."""
         await self._place.api.call("DELETE", await self._file(path), query={"recursive": str(recursive).lower()})

@@ -25,7 +25,7 @@ _IN_CONTEXTS: Final = {
 
 
 class Server(TypedDict, total=False):
-    """Which server is used; without an address that of SANDPOD_URL, else a profile's, else one that is started here."""
+    """Which server is used; without an address that of SANDPOD_URL, else a profile's, else one that is here."""
 
     url: str | None  # the address
     key: str | None  # an API key or token; default: SANDPOD_KEY, or the profile's

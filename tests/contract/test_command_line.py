@@ -62,9 +62,12 @@ async def test_files_and_folders_are_copied_both_ways_and_no_name_steers_the_ter
     (tree / "one.bin").write_bytes(os.urandom(300_000))
     (tree / "sub/two.txt").write_text("two")
     (tree / "link").symlink_to("/etc/passwd")
+    (tree / "empty/inner").mkdir(parents=True)
     done = await client("cp", str(tree), ":")
     assert (done.code, done.out, "link is left out" in done.err) == (0, "", True)
-    assert (await client("ls", "-r")).out.splitlines() == ["tree/", "tree/one.bin", "tree/sub/", "tree/sub/two.txt"]
+    assert (await client("ls", "-r")).out.splitlines() == [
+        *("tree/", "tree/empty/", "tree/empty/inner/", "tree/one.bin", "tree/sub/", "tree/sub/two.txt")
+    ]
     await client("cp", "-q", str(tree / "sub/two.txt"), str(tree / "one.bin"), "default:more/")
     done = await client("cp", "--json", str(tree / "sub/two.txt"), ":more/renamed")
     assert json.loads(done.out) == [{"source": str(tree / "sub/two.txt"), "target": "more/renamed"}]
@@ -74,6 +77,9 @@ async def test_files_and_folders_are_copied_both_ways_and_no_name_steers_the_ter
     done = await client("cp", ":tree", str(tmp_path / "back"))
     assert (done.code, done.err.count("is left out")) == (0, 2)
     assert tree_of(tmp_path / "back/tree") == tree_of(tree)
+    (tmp_path / "nothing").mkdir()
+    done = await client("cp", "--json", str(tmp_path / "nothing"), ":")
+    assert json.loads(done.out) == [{"source": str(tmp_path / "nothing"), "target": "nothing"}]
     await client("cp", ":more/renamed", str(tmp_path / "named"))
     assert (tmp_path / "named").read_text() == "two"
     for wrong in (("a", "b"), (":a", ":b"), ("x:a", "y:b", "."), (":no-such", "."), (str(tmp_path / "no"), ":")):
@@ -95,11 +101,11 @@ def names(folder: Path) -> list[str]:
     return [each.name for each in folder.iterdir()]
 
 
-def tree_of(folder: Path) -> dict[str, bytes]:
+def tree_of(folder: Path) -> dict[str, bytes | None]:
     return {
-        str(path.relative_to(folder)): path.read_bytes()
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in folder.rglob("*")
-        if path.is_file() and not path.is_symlink()
+        if not path.is_symlink()
     }
 
 

@@ -39,7 +39,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.url or arguments.local or arguments.profile or endpoint.is_chosen():
         findings += _server(api(arguments))
     else:
-        findings.append(("server", None, "None is chosen: SANDPOD_URL or `sandpod login` do that."))
+        findings.append(("server", None, "None is chosen or runs here: SANDPOD_URL or `sandpod login` choose one."))
     if arguments.json:
         print_json([{"what": what, "ok": is_right, "found": found} for what, is_right, found in findings])
     else:

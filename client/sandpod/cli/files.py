@@ -100,11 +100,19 @@ class _Copy:
         if not source.is_dir():
             yield self._put(source, base)
             return
-        for path in sorted(source.rglob("*")):
-            if path.is_file() and not path.is_symlink():
-                yield self._put(path, f"{base}/{path.relative_to(source).as_posix()}")
-            elif not path.is_dir() or path.is_symlink():
+        paths = sorted(source.rglob("*"))
+        filled = {path.parent for path in paths}
+        for path in (source, *paths):
+            place = f"{base}/{path.relative_to(source).as_posix()}".removesuffix("/.")
+            if path.is_symlink() and path != source:
                 say(f"{path} is left out: it is no file.")
+            elif path.is_file():
+                yield self._put(path, place)
+            elif not path.is_dir():
+                say(f"{path} is left out: it is no file.")
+            elif path not in filled:  # a file makes the folders that it is in
+                self._sandbox.files.make_directory(place)
+                yield str(path), place
 
     def download(self, source: str, target: Path) -> Iterator[tuple[str, str]]:
         """Copy a file or folder out of the sandbox; give what went where."""
@@ -121,7 +129,10 @@ class _Copy:
         while folders:
             source, target = folders.pop()
             _make(target)
-            for entry in self._sandbox.files.list(source):
+            entries = self._sandbox.files.list(source)
+            if not entries:
+                yield source, str(target)
+            for entry in entries:
                 place = _below(target, PurePosixPath(entry.path).name)
                 if entry.kind == "directory":
                     folders.append((entry.path, place))

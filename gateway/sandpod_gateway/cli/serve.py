@@ -21,6 +21,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth.verifier import RESOURCE_PATH
 from sandpod_gateway.backends.factory import create_backend
+from sandpod_gateway.cli.announcement import announced
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.http import connections
 from sandpod_gateway.http.certificates import POLL_SECONDS, Certificate
@@ -106,7 +107,10 @@ async def _serve_http(gateway: Gateway, settings: Settings) -> None:
             work = every(POLL_SECONDS, certificate.refresh, task="certificate", failures=failures)
             stack.callback(asyncio.create_task(work).cancel)
         server = _uvicorn(gateway, settings, certificate)
-        server.banner = _banner(settings.model_copy(update={"port": listener.getsockname()[1]}))
+        here = settings.model_copy(update={"port": listener.getsockname()[1]})
+        server.banner = _banner(here)
+        server.announced = stack.enter_context(contextlib.ExitStack())
+        server.announced.enter_context(announced(here))
         await server.serve(sockets=[listener])
 
 
@@ -126,6 +130,7 @@ def _listen(host: str, port: int, *, flag: str) -> socket.socket:
 
 class _Server(connections.Server):
     banner = ""
+    announced: contextlib.ExitStack  # closed before the port is
     finish: Callable[[float], Awaitable[bool]] | None = None  # waits so many seconds for other work, if there is any
     drain = 0  # seconds without a call, after it was asked to end, for which it goes on
     _asked: float | None = None  # when that was
@@ -154,6 +159,7 @@ class _Server(connections.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let calls in progress end, and other work in what is left of their time."""
+        self.announced.close()
         now = asyncio.get_running_loop().time
         end = now() + (self.config.timeout_graceful_shutdown or 0)
         await super().shutdown(sockets)

@@ -25,15 +25,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.current import current_caller
-from sandpod_gateway.e2b.calls import SANDBOX, Calls, Valid
+from sandpod_gateway.e2b.calls import SANDBOX, Calls
 from sandpod_gateway.e2b.control import Control
 from sandpod_gateway.e2b.errors import GONE, NotHereError, answer, answer_inside, sentence
-from sandpod_gateway.e2b.files import Contents
+from sandpod_gateway.e2b.files import SIGNED, Contents
 from sandpod_gateway.e2b.filesystem import USER, Filesystem
 from sandpod_gateway.e2b.hosts import PORT_HEADER, SANDBOX_HEADER, hosts_of
 from sandpod_gateway.e2b.interpreter import Interpreter
 from sandpod_gateway.e2b.processes import Processes
 from sandpod_gateway.e2b.rpc import Rpc, refused
+from sandpod_gateway.e2b.signatures import signer
 from sandpod_gateway.e2b.watches import Watches
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.audit import RefusedRequests
@@ -44,6 +45,7 @@ from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.mcp.tool_results import BUG
 from sandpod_gateway.rest.files import RestFiles
 from sandpod_gateway.rest.requests import ACTS, COUNTED, key_needed, need_owner
+from sandpod_gateway.runs.follow import Check
 from sandpod_telemetry import tracing
 
 logger = logging.getLogger(__name__)
@@ -160,17 +162,18 @@ class E2b:
             "/{service}/{method}": {"POST": partial(self._streamed, self._rpc.answer)},
         }
 
-    async def _streamed(self, begin: Callable[[Request, Valid], Awaitable[ASGIApp]], request: Request) -> ASGIApp:
+    async def _streamed(self, begin: Callable[[Request, Check], Awaitable[ASGIApp]], request: Request) -> ASGIApp:
         """Return an answer that may have no end of its own, as one of the caller's requests in progress."""
         token, sandbox, caller = _token(request.headers), request.scope[SANDBOX], current_caller()
 
-        async def valid() -> bool:
+        async def check() -> None:
             found = self._calls.tokens.check(token, sandbox)
-            return found is not None and found.caller == caller
+            if found is None or found.caller != caller:
+                raise key_needed()
 
         with ExitStack() as stack:
             stack.enter_context(self._counted(request))
-            response = await begin(request, valid)
+            response = await begin(request, check)
             counted = stack.pop_all()
 
         async def stream(scope: Scope, receive: Receive, send: Send) -> None:
@@ -207,11 +210,15 @@ class _Admission:
         scope[SANDBOX] = sandbox = headers.get(SANDBOX_HEADER, "")
         token = self._calls.tokens.check(_token(headers), sandbox)
         try:
+            path, query = scope["path"].removeprefix(scope.get("root_path", "")), Request(scope).query_params
+            if token is None and path == "/files" and "signature" in query:
+                token = await signer(self._calls.tokens, self._calls.parts.sandboxes, sandbox, scope["method"], query)
+                scope[SIGNED] = True
             if headers.get(PORT_HEADER, "49983") not in PORTS:
                 raise NotHereError("The ports of programs in sandboxes can't be reached here.")
             if token is None:
                 raise key_needed()
-            _check_user(headers.get("authorization", ""), Request(scope).query_params.get("username"))
+            _check_user(headers.get("authorization", ""), query.get("username"))
         except SandpodError as error:
             await refused(error, Request(scope))(scope, receive, send)
             return

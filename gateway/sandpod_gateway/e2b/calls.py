@@ -1,7 +1,6 @@
 """What every part of this face does: call a tool as a caller, or a service that no tool has, and follow a run."""
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,26 +15,21 @@ from sandpod_gateway.audit.act import Act, hide
 from sandpod_gateway.audit.log import AuditLog
 from sandpod_gateway.auth.current import current_caller, current_owner
 from sandpod_gateway.auth.sandbox_tokens import SandboxTokens
-from sandpod_gateway.content import Picture
+from sandpod_gateway.content import Answer
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.limits import Requests
 from sandpod_gateway.masking.current import Call, calling
 from sandpod_gateway.mcp.audit import who
 from sandpod_gateway.mcp.calls import check_scope
 from sandpod_gateway.mcp.toolbox import Parts, SetTool
-from sandpod_gateway.rest.events import PAUSE_SECONDS, WAIT_SECONDS
-from sandpod_gateway.rest.requests import ACTS, key_needed, while_connected
-from sandpod_gateway.runs.background import READ_LIMIT
+from sandpod_gateway.rest.requests import ACTS, while_connected
+from sandpod_gateway.runs.follow import Check, follow
 from sandpod_gateway.sandboxes.lifetimes import Lifetimes
+from sandpod_gateway.terminals.service import Terminals
 from sandpod_gateway.usage.amounts import account_of
 from sandpod_telemetry import tracing
 
-Valid = Callable[[], Awaitable[bool]]
-"""Tells whether what a request was let in with is valid still."""
-
 SANDBOX: Final = "sandpod.e2b.sandbox"  # in the scope of a request that is for one: its handle
-FULL_PAUSE_SECONDS: Final = 0.005  # where there is more already
-_AT_ONCE: Final = 3  # looks without a pause, so that a short run is over as soon as it can be
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +42,7 @@ class Calls:
     audit: AuditLog
     tokens: SandboxTokens
     lifetimes: Lifetimes
+    terminals: Terminals
     toolsets: frozenset[str]  # that the server's settings choose
 
     async def tool(self, request: Request, name: str, /, **arguments: Any) -> tuple[dict[str, Any], list[ImageContent]]:
@@ -99,27 +94,6 @@ class Calls:
             raise SandpodError(ErrorCode.NOT_FOUND, message, next_step=step)
         return tool
 
-    async def follow(self, run_id: str, valid: Valid) -> AsyncGenerator[tuple[RunOutput, list[Picture]] | None, None]:
-        """Yield what a run writes until it has ended, the last with its result, and None where nothing comes.
-
-        It stops without a `valid` token. What the program writes meanwhile waits in its sandbox, bounded.
-        """
-        owner, cursor, looks = current_owner(), 0, 0
-        while await valid():
-            looks += 1
-            with calling("read_run") as call:
-                found = await self.parts.background.read(
-                    owner, run_id, cursor=cursor, wait=WAIT_SECONDS, max_output=READ_LIMIT
-                )
-                output = RunOutput.model_validate(call.masked(found.result.model_dump(mode="json")))
-            if output.stdout or output.stderr or output.result is not None:
-                yield output, found.pictures
-            else:
-                yield None
-            if output.result is not None:
-                return
-            cursor = output.cursor
-            if looks > _AT_ONCE:
-                full = len(output.stdout) + len(output.stderr) > READ_LIMIT // 2
-                await asyncio.sleep(FULL_PAUSE_SECONDS if full else PAUSE_SECONDS)
-        raise key_needed()
+    def follow(self, run_id: str, check: Check) -> AsyncGenerator[Answer[RunOutput] | None, None]:
+        """Follow a run of the caller's from its begin on."""
+        return follow(self.parts.background, current_owner(), run_id, 0, check)

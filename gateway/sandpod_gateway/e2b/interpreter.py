@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language
-from sandpod_gateway.e2b.calls import SANDBOX, Calls, Valid
+from sandpod_gateway.e2b.calls import SANDBOX, Calls
 from sandpod_gateway.e2b.errors import sentence
 from sandpod_gateway.e2b.paths import HOME, inside
 from sandpod_gateway.e2b.results import end_events
@@ -22,6 +22,7 @@ from sandpod_gateway.e2b.rpc import Streamed
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.rest.requests import read_object
+from sandpod_gateway.runs.follow import Check
 from sandpod_gateway.runs.request import OTHER_NAMES
 
 DEFAULTS: Final = {Language.PYTHON: "default", Language.JAVASCRIPT: "default-javascript"}
@@ -38,13 +39,13 @@ class Interpreter:
         self._calls = calls
         self._limits = limits
 
-    async def execute(self, request: Request, valid: Valid) -> Response:
+    async def execute(self, request: Request, check: Check) -> Response:
         """Run code, and stream what it does; it is stopped if the client leaves."""
         with ExitStack() as held:
             body = await read_object(request, self._calls.requests, held)
             arguments = await self._arguments(request, body)
             begun, _ = await self._calls.tool(request, "start_run", **arguments)
-        return Streamed(self._lines(begun["run_id"], valid), media_type=LINES, headers={"X-Accel-Buffering": "no"})
+        return Streamed(self._lines(begun["run_id"], check), media_type=LINES, headers={"X-Accel-Buffering": "no"})
 
     async def contexts(self, request: Request) -> Response:
         """List the contexts, or make one."""
@@ -97,21 +98,21 @@ class Interpreter:
         }
         return {name: value for name, value in arguments.items() if value is not None}
 
-    async def _lines(self, run_id: str, valid: Valid) -> AsyncIterator[bytes]:
+    async def _lines(self, run_id: str, check: Check) -> AsyncIterator[bytes]:
         ended = False
         try:
-            async with aclosing(self._calls.follow(run_id, valid)) as following:
+            async with aclosing(self._calls.follow(run_id, check)) as following:
                 async for found in following:
                     if found is None:
                         yield _line({"type": "keepalive"})
                         continue
-                    output, pictures = found
+                    output = found.result
                     for name in ("stdout", "stderr"):
                         if text := getattr(output, name):
                             yield _line({"type": name, "text": text, "timestamp": time.time_ns()})
                     if output.result is not None:
                         ended = True
-                        for event in end_events(output.result, pictures):
+                        for event in end_events(output.result, found.pictures):
                             yield _line(event)
         except SandpodError as error:
             yield _line({"type": "error", "name": str(error.code), "value": sentence(error), "traceback": ""})

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Send
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.e2b.calls import Calls, Valid
+from sandpod_gateway.e2b.calls import Calls
 from sandpod_gateway.e2b.connect import STREAMED, Decoder, ending, envelope
 from sandpod_gateway.e2b.errors import answer_inside, connect_error, connect_status
 from sandpod_gateway.e2b.filesystem import Filesystem
@@ -19,10 +19,11 @@ from sandpod_gateway.e2b.watches import Watches
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.routes import timely
 from sandpod_gateway.http.transports import until_ending
-from sandpod_gateway.rest.requests import key_needed, need_owner, parsed, read_body
+from sandpod_gateway.rest.requests import need_owner, parsed, read_body
+from sandpod_gateway.runs.follow import Check
 
 Unary = Callable[[Request, dict[str, Any]], Awaitable[dict[str, Any]]]
-Streaming = Callable[[Request, dict[str, Any], Valid], Awaitable[AsyncGenerator[dict[str, Any], None]]]
+Streaming = Callable[[Request, dict[str, Any], Check], Awaitable[AsyncGenerator[dict[str, Any], None]]]
 
 SERVICES: Final = ("/process.Process", "/filesystem.Filesystem")
 _STEP: Final = "Send JSON: Content-Type application/json, or application/connect+json for a stream."
@@ -69,15 +70,15 @@ class Rpc:
             "filesystem.Filesystem/WatchDir": watches.watch_dir,
         }
 
-    async def answer(self, request: Request, valid: Valid) -> ASGIApp:
+    async def answer(self, request: Request, check: Check) -> ASGIApp:
         """Call a method. Raises SandpodError (not_found): there is no such method. ClientDisconnect."""
         name = "{service}/{method}".format(**request.path_params)
         if name in self._unary:
             return await self._answer_one(request, self._unary[name])
         if name in self._streaming:
-            return await self._answer_stream(request, self._streaming[name], valid)
+            return await self._answer_stream(request, self._streaming[name], check)
         if name == "process.Process/StreamInput":
-            return await self._take_stream(request, valid)
+            return await self._take_stream(request, check)
         raise SandpodError(ErrorCode.NOT_FOUND, "There is no such method.", next_step="Use one of E2B's.")
 
     async def _answer_one(self, request: Request, method: Unary) -> ASGIApp:
@@ -89,21 +90,21 @@ class Rpc:
                 return passed
             return JSONResponse(await method(request, message))
 
-    async def _answer_stream(self, request: Request, method: Streaming, valid: Valid) -> Response:
+    async def _answer_stream(self, request: Request, method: Streaming, check: Check) -> Response:
         _check_type(request, STREAMED)
         with ExitStack() as held:
             body = await read_body(request, self._calls.requests, held)
-            messages = await method(request, parsed(next(Decoder().feed(body), b"")), valid)
+            messages = await method(request, parsed(next(Decoder().feed(body), b"")), check)
         return Streamed(_enveloped(messages), media_type=STREAMED, headers={"X-Accel-Buffering": "no"})
 
-    async def _take_stream(self, request: Request, valid: Valid) -> Response:
+    async def _take_stream(self, request: Request, check: Check) -> Response:
         _check_type(request, STREAMED)
         # What is called meanwhile does not look whether the client leaves: it would take parts of the body.
         bodiless = Request(request.scope, _nothing)
-        said = envelope(await self._stream_input(bodiless, self._messages(request, valid)))
+        said = envelope(await self._stream_input(bodiless, self._messages(request, check)))
         return Response(said + ending(), media_type=STREAMED)
 
-    async def _messages(self, request: Request, valid: Valid) -> AsyncIterator[dict[str, Any]]:
+    async def _messages(self, request: Request, check: Check) -> AsyncIterator[dict[str, Any]]:
         """Yield messages as they come; what is held of one that is not whole counts among its caller's."""
         decoder, owner, held = Decoder(), need_owner(request), 0
         body = Request(request.scope, until_ending(self._ending, request.receive))
@@ -112,8 +113,7 @@ class Rpc:
                 self._calls.requests.hold(owner, len(data))
                 held += len(data)
                 for message in decoder.feed(data):
-                    if not await valid():
-                        raise key_needed()
+                    await check()
                     yield parsed(message)
                 self._calls.requests.drop(owner, held - decoder.rest)
                 held = decoder.rest

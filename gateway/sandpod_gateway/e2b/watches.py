@@ -20,14 +20,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.current import current_owner
-from sandpod_gateway.e2b.calls import SANDBOX, Calls, Valid
+from sandpod_gateway.e2b.calls import SANDBOX, Calls
 from sandpod_gateway.e2b.errors import connect_error
 from sandpod_gateway.e2b.filesystem import entry_of, path_in
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.watch import Change, Watch
 from sandpod_gateway.http.peers import Peers, was_passed_on
 from sandpod_gateway.masking.current import calling
-from sandpod_gateway.rest.requests import key_needed
+from sandpod_gateway.runs.follow import Check
 
 PAUSE_SECONDS: Final = 0.5  # between two looks at a folder
 SHARE: Final = 10  # a look may take this part of the time
@@ -50,11 +50,11 @@ class Watches:
         self._open = WeakSet[Watch]()  # all that there are, even of a stream that was never begun
 
     async def watch_dir(
-        self, request: Request, message: dict[str, Any], valid: Valid
+        self, request: Request, message: dict[str, Any], check: Check
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Stream what changes in a folder."""
         watch = await self._begin(request, message)
-        return self._events(watch, valid, with_entry=message.get("includeEntry") is True)
+        return self._events(watch, check, with_entry=message.get("includeEntry") is True)
 
     async def create_watcher(self, request: Request, message: dict[str, Any]) -> dict[str, Any]:
         """Begin to watch a folder."""
@@ -119,11 +119,12 @@ class Watches:
             raise _no_watcher()
         return found
 
-    async def _events(self, watch: Watch, valid: Valid, *, with_entry: bool) -> AsyncGenerator[dict[str, Any], None]:
+    async def _events(self, watch: Watch, check: Check, *, with_entry: bool) -> AsyncGenerator[dict[str, Any], None]:
         try:
             yield {"start": {}}
             said = time.monotonic()
-            while await valid():
+            while True:
+                await check()
                 begun = time.monotonic()
                 with calling(_LIKE) as call:
                     found = await watch.changes()
@@ -138,7 +139,6 @@ class Watches:
                 await asyncio.sleep(max(PAUSE_SECONDS, SHARE * (now - begun)))
         finally:
             self._open.discard(watch)
-        raise key_needed()
 
 
 def _no_watcher() -> SandpodError:

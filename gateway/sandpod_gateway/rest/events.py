@@ -4,22 +4,19 @@ They are server-sent events, or text messages of a WebSocket. What a program wri
 its sandbox, bounded, and holds up nothing here.
 """
 
-import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
 from typing import Any, Final, NamedTuple
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.masking.current import calling
 from sandpod_gateway.rest.answers import as_json
 from sandpod_gateway.rest.requests import first_ended
-from sandpod_gateway.runs.background import READ_LIMIT, BackgroundRuns
+from sandpod_gateway.runs.background import BackgroundRuns
+from sandpod_gateway.runs.follow import Check, follow
 
-PAUSE_SECONDS: Final = 0.05  # between two looks, whatever the sandbox says
-WAIT_SECONDS: Final = 15.0  # for output, after which something is sent that keeps proxies from hanging up
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _DONE, _REFUSED = 1000, 1008  # codes of RFC 6455
 
@@ -35,34 +32,27 @@ class Event(NamedTuple):
 Events = AsyncGenerator[Event | None, None]
 
 
-async def run_events(
-    background: BackgroundRuns, owner: str, run_id: str, cursor: int, check: Callable[[], Awaitable[None]]
-) -> Events:
+async def run_events(background: BackgroundRuns, owner: str, run_id: str, cursor: int, check: Check) -> Events:
     """Yield `output` events until one `result`, or `error`, which are the last; `check` may end it by an error.
 
     None stands between them for the time that goes by.
     """
-    while True:
-        with calling("read_run") as call:
-            try:
-                await check()
-                found = await background.read(owner, run_id, cursor=cursor, wait=WAIT_SECONDS, max_output=READ_LIMIT)
-            except SandpodError as error:
-                yield Event("error", call.masked(error.problem().model_dump(mode="json")))
-                return
-            shown: dict[str, Any] = call.masked(found.result.model_dump(mode="json"))
-        result, cursor = shown.pop("result"), found.result.cursor
-        size = len(shown["stdout"]) + len(shown["stderr"])
-        if size or shown["dropped_bytes"]:
-            yield Event("output", shown, cursor)
-        if result is not None:
-            if found.pictures:
-                result["pictures"] = [as_json(picture) for picture in found.pictures]
-            yield Event("result", result, cursor)
-            return
-        if size < READ_LIMIT // 2:  # else there is more already
-            yield None
-            await asyncio.sleep(PAUSE_SECONDS)
+    try:
+        async with aclosing(follow(background, owner, run_id, cursor, check)) as following:
+            async for found in following:
+                if found is None:
+                    yield None
+                    continue
+                shown = found.result.model_dump(mode="json")
+                result = shown.pop("result")
+                if shown["stdout"] or shown["stderr"] or shown["dropped_bytes"]:
+                    yield Event("output", shown, found.result.cursor)
+                if result is not None:
+                    if found.pictures:
+                        result["pictures"] = [as_json(picture) for picture in found.pictures]
+                    yield Event("result", result, found.result.cursor)
+    except SandpodError as error:
+        yield Event("error", error.problem().model_dump(mode="json"))
 
 
 async def as_stream(events: Events) -> AsyncIterator[bytes]:

@@ -57,6 +57,7 @@ OPERATIONS: Final = (
     Operation("DELETE", "/sandboxes/{sandbox}/contexts/{context}", "restart_context"),
     Operation("GET", "/sandboxes/{sandbox}/files", "list_files", listing=Listing("entries", ("path",), MAX_ENTRIES)),
     Operation("DELETE", FILE, "delete_file"),
+    Operation("POST", "/sandboxes/{sandbox}/folders", "make_directory"),
     Operation("POST", "/sandboxes/{sandbox}/moves", "move_file"),
     Operation("GET", "/sandboxes/{sandbox}/artifacts", "list_artifacts", listing=Listing("artifacts", ("path",))),
     Operation(

@@ -37,7 +37,7 @@ TAIL_BYTES: Final = 64 * 1024  # of output in an answer, where no other limit is
 MAX_TAIL: Final = 1024 * 1024  # largest limit, bytes
 MAX_TAIL_WAIT: Final = 30.0  # seconds
 MAX_TAILS: Final = 64  # requests of one stream that wait at a time
-SETTLE = 0.02
+SETTLE = 0.005
 """Seconds in which a request that waited gathers what comes after the first output: a line often comes in several
 writes, and the end of a short program right behind its last line."""
 _PIECES: Final = 1024
