@@ -23,6 +23,7 @@ from sandpod_gateway.auth.oidc.proxy import CONSOLE_BACK, SignIn
 from sandpod_gateway.console.account_pages import AccountPages
 from sandpod_gateway.console.assets import Assets
 from sandpod_gateway.console.calls import Call, Calls, RefusedCall
+from sandpod_gateway.console.everybody import EverybodyPages
 from sandpod_gateway.console.pages import SandboxPages
 from sandpod_gateway.console.provider import ProviderPages
 from sandpod_gateway.console.session import PREFIX, Sessions, is_own
@@ -34,6 +35,8 @@ from sandpod_gateway.http.routes import with_any_name
 from sandpod_gateway.mcp.tool_results import BUG
 from sandpod_gateway.rest.files import RestFiles
 from sandpod_gateway.rest.requests import ACTS, key_needed
+from sandpod_gateway.runs.activity import Activities
+from sandpod_gateway.sandboxes.administration import Administration
 from sandpod_gateway.sandboxes.service import Sandboxes
 
 logger = logging.getLogger(__name__)
@@ -49,6 +52,9 @@ class Console:
     mcp: FastMCP[Any]
     call: Call
     sandboxes: Sandboxes
+    administration: Administration
+    activities: Activities
+    toolsets: frozenset[str]
     files: RestFiles
     sessions: Sessions
     version: str
@@ -69,7 +75,8 @@ class Console:
     def _app(self, assets: Assets, hosts: list[str], origins: list[str] | None, refusals: RefusedRequests) -> ASGIApp:
         views = Views(assets, self.mcp.auth is not None, self.version)
         calls = Calls(self.call, self.mcp)
-        boxes = SandboxPages(views, calls, self.sandboxes)
+        boxes = SandboxPages(views, calls, self.sandboxes, self.activities, self.toolsets)
+        everybody = EverybodyPages(boxes, self.administration)
         account = AccountPages(views, calls, self.sessions.public_url)
         door = SignInPages(views, self.sessions, self.mcp.auth, refusals.log)
         guarded = _Guarded(views, self.sessions)
@@ -88,6 +95,13 @@ class Console:
             page("/sandboxes", boxes.create, "POST"),
             page("/sandboxes/{sandbox}", boxes.close, "DELETE"),
             page("/sandboxes/{sandbox}", boxes.one),
+            page("/sandboxes/{sandbox}/state", boxes.state),
+            page("/act/{act}", boxes.act, "POST"),
+            page("/all", everybody.all),
+            page("/all/rows", everybody.rows),
+            page("/all/{sandbox}", everybody.one),
+            page("/all/{sandbox}/state", everybody.state),
+            page("/all/{sandbox}", everybody.close, "DELETE"),
             page("/pdf/{sandbox}/{path:path}", partial(_pdf, self.files)),
             page("/pools", account.pools),
             page("/pools/{pool}", account.scale, "POST"),

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -95,6 +96,7 @@ class Views:
         *,
         status: int = HTTPStatus.OK,
         signed_in: bool = True,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> Response:
         """Return a page or a part of one; nothing of a caller is in it unless somebody is `signed_in`."""
         nonce = secrets.token_urlsafe(16)
@@ -113,8 +115,8 @@ class Views:
             **(context or {}),
         )
         rules = policy(request.headers.get("host", ""), nonce, self.static)
-        headers = {**HEADERS, "Content-Security-Policy": rules, "Vary": "HX-Request"}
-        return Response(text, status_code=status, headers=headers, media_type="text/html")
+        sent = {**HEADERS, **headers, "Content-Security-Policy": rules, "Vary": "HX-Request"}
+        return Response(text, status_code=status, headers=sent, media_type="text/html")
 
     def refusal(self, request: Request, problem: Mapping[str, Any], status: int, *, signed_in: bool = True) -> Response:
         """Return the coded sentence of a refusal: a page, or a part of the page that asked for one."""
