@@ -81,7 +81,6 @@ class Faces:
                 administration=Administration(parts.sandboxes, self.backend),
                 activities=parts.activities,
                 toolsets=settings.toolsets,
-                files=files,
                 sessions=self.sessions,
                 version=self.version,
                 sign_in=sign_in,

@@ -46,9 +46,6 @@ FRAME_POLICY: Final = (
 )
 """Of the frame that shows what a program made: an origin of its own, and nobody to talk to but the page around it."""
 
-PDF_POLICY: Final = "default-src 'none'; object-src 'self'; style-src 'unsafe-inline'; frame-ancestors 'self'"
-"""Of a PDF file, which runs in the browser's viewer: its type is never guessed, so that nothing else does."""
-
 HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",  # without any, browsers would not tell a form's origin either
