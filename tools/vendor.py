@@ -25,7 +25,13 @@ MODULES: Final = (
     *("@codemirror/lang-javascript", "@codemirror/lang-python", "@codemirror/legacy-modes/mode/shell"),
     *("@lezer/highlight", "@xterm/xterm", "@xterm/addon-fit"),
 )
-FILES: Final = {"htmx.org": "dist/htmx.min.js", "@xterm/xterm": "css/xterm.css"}
+FILES: Final = {
+    "htmx.min.js": "htmx.org/dist/htmx.min.js",
+    "xterm.css": "@xterm/xterm/css/xterm.css",
+    # For browsers of the last years; what reads a PDF is a module apart, and neither imports another one.
+    "pdfjs.js": "pdfjs-dist/legacy/build/pdf.min.mjs",
+    "pdfjs-worker.js": "pdfjs-dist/legacy/build/pdf.worker.min.mjs",
+}
 _IMPORT: Final = re.compile(r"""^((?:import|export)\b[^'"\n]*?\bfrom\s*)(['"])([^'"./][^'"]*)\2""", re.MULTILINE)
 
 
@@ -62,9 +68,9 @@ def copy(modules: Path, target: Path) -> set[str]:
         waiting += [found[3] for found in _IMPORT.finditer(text)]
         text = _IMPORT.sub(lambda found: f"{found[1]}'./{file_name(found[3])}'", text)
         (target / file_name(name)).write_text(re.sub(r"\n//# sourceMappingURL=.*", "", text), encoding="utf-8")
-    for package, path in FILES.items():
-        shutil.copy(modules / package / path, target)
-    return {package_of(name) for name in done} | set(FILES)
+    for name, path in FILES.items():
+        shutil.copy(modules / path, target / name)
+    return {package_of(name) for name in (*done, *FILES.values())}
 
 
 def licences(modules: Path, packages: set[str]) -> str:
@@ -90,7 +96,9 @@ def main() -> int:
             "ci",
             "--silent",
         ]
-        subprocess.run([*npm, "--prefix", folder, "--ignore-scripts", "--no-audit", "--no-fund"], check=True)
+        subprocess.run(
+            [*npm, "--prefix", folder, "--ignore-scripts", "--omit=optional", "--no-audit", "--no-fund"], check=True
+        )
         modules = Path(folder) / "node_modules"
         shutil.rmtree(TARGET, ignore_errors=True)
         TARGET.mkdir(parents=True)

@@ -49,6 +49,7 @@ from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.periodic import every
 from sandpod_gateway.rest.server import create_rest_tools
 from sandpod_gateway.runs.accounting import Accounting
+from sandpod_gateway.runs.activity import Activities
 from sandpod_gateway.runs.background import BackgroundRuns
 from sandpod_gateway.runs.service import Runs
 from sandpod_gateway.sandboxes.service import SWEEP_SECONDS, Sandboxes
@@ -101,6 +102,7 @@ class Gateway:
         parts = self._parts = Parts(
             runs=Runs(self._sandboxes, limits, self.metrics, self._installer),
             background=self._background,
+            activities=Activities(self._sandboxes),
             sandboxes=self._sandboxes,
             files=files,
             links=LinkMaker(files, self._links, expires=settings.links.expires, address=self._address),

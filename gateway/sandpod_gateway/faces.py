@@ -28,6 +28,7 @@ from sandpod_gateway.rest.app import Rest
 from sandpod_gateway.rest.files import RestFiles
 from sandpod_gateway.rest.operations import PREFIX as REST_PREFIX
 from sandpod_gateway.rest.terminal import RestTerminals
+from sandpod_gateway.sandboxes.administration import Administration
 from sandpod_gateway.sandboxes.lifetimes import Lifetimes
 from sandpod_gateway.settings import Settings
 from sandpod_gateway.terminals.service import Terminals
@@ -75,8 +76,18 @@ class Faces:
         if settings.e2b.enabled:
             found.append(with_any_name(Mount(E2B_PREFIX, self._e2b(files, terminals).app(**guards))))
         if settings.console.enabled:
-            shown = self.servers[0], rest.result, parts.sandboxes, files, self.sessions, self.version, sign_in
-            found += Console(*shown).routes(**guards)
+            console = Console(
+                mcp=self.servers[0],
+                call=rest.result,
+                sandboxes=parts.sandboxes,
+                administration=Administration(parts.sandboxes, self.backend),
+                activities=parts.activities,
+                toolsets=settings.toolsets,
+                sessions=self.sessions,
+                version=self.version,
+                sign_in=sign_in,
+            )
+            found += console.routes(**guards)
         return found
 
     def _e2b(self, files: RestFiles, terminals: Terminals) -> E2b:

@@ -8,7 +8,7 @@ import yaml
 
 from sandpod_api import names
 from sandpod_api.types import NetworkProfile
-from sandpod_gateway.backends.kubernetes.cluster import POOL_RIGHTS, RIGHTS, SECRET_RIGHTS
+from sandpod_gateway.backends.kubernetes.cluster import RIGHTS, SECRET_RIGHTS, VIEW_RIGHTS
 from sandpod_operator.manifests.pod import build_pod
 from support.chart.render import CHART, KUBERNETES, Manifest, helm, only, pod_specs, render, template
 from support.operator.world import a_sandbox, a_template, settings
@@ -156,7 +156,7 @@ def test_two_renders_are_the_same() -> None:
 def test_role_of_the_gateway_is_what_it_uses_and_no_more() -> None:
     role = only(render(), "Role", "sandpod-gateway")
     granted = {(verb, resource) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
-    wanted = (*RIGHTS, *POOL_RIGHTS, *SECRET_RIGHTS)
+    wanted = (*RIGHTS, *VIEW_RIGHTS, *SECRET_RIGHTS)
     assert granted == {(verb, f"{resource}/{sub}" if sub else resource) for verb, resource, sub in wanted}
 
 

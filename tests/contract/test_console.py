@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 import yaml
-from playwright.async_api import Browser, ConsoleMessage, Locator, Page, WebSocketRoute, expect
+from playwright.async_api import Browser, ConsoleMessage, FrameLocator, Locator, Page, WebSocketRoute, expect
 
 from sandpod_gateway.auth.api_keys import make_key
 from support.gateway.browser import chromium
@@ -27,6 +27,26 @@ PASTE: Final = """(editor, text) => {
   const clipboardData = new DataTransfer()
   clipboardData.setData("text/plain", text)
   editor.dispatchEvent(new ClipboardEvent("paste", {clipboardData, bubbles: true, cancelable: true}))
+}"""
+PAPER: Final = b"""%PDF-1.7
+1 0 obj <</Type/Catalog/Pages 2 0 R/OpenAction 6 0 R/AcroForm <</Fields[7 0 R]>> >> endobj
+2 0 obj <</Type/Pages/Kids[3 0 R 8 0 R]/Count 2>> endobj
+3 0 obj <</Type/Page/Parent 2 0 R/MediaBox[0 0 200 100]/Contents 4 0 R/Annots[5 0 R 7 0 R]
+  /Resources<</Font<</F <</Type/Font/Subtype/Type1/BaseFont/Helvetica>> >> >> >> endobj
+4 0 obj <</Length 37>> stream
+BT /F 24 Tf 20 40 Td (A paper) Tj ET
+endstream endobj
+5 0 obj <</Type/Annot/Subtype/Link/Rect[0 0 200 100]/A <</S/URI/URI(http://elsewhere.example/)>> >> endobj
+6 0 obj <</S/JavaScript/JS(app.alert\\('hello'\\); app.launchURL\\('http://elsewhere.example/'\\))>> endobj
+7 0 obj <</Type/Annot/Subtype/Widget/FT/Tx/T(name)/Rect[10 10 90 30]/AA <</O 6 0 R>> >> endobj
+8 0 obj <</Type/Page/Parent 2 0 R/MediaBox[0 0 99999 99999]>> endobj
+trailer <</Root 1 0 R>>
+%%EOF
+"""
+"""With a link, a form, and a script that runs when it is opened; one of its pages is as large as a house."""
+IS_DRAWN: Final = """canvas => {
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height)
+  return data.some((value, index) => index % 4 < 3 && value < 128)
 }"""
 MAX_ELEMENTS: Final = 6000  # of a page, whatever a program writes
 PATIENCE: Final = 60_000  # ms after which a test that waits has failed
@@ -187,6 +207,21 @@ async def test_a_user_signs_in_creates_a_sandbox_runs_programs_and_stops_one(pla
     await page.context.close()
 
 
+async def is_a_picture(frame: FrameLocator, place: Place) -> None:
+    """What a PDF would do in a browser's own viewer, it can't: it is drawn where there are no rights."""
+    await expect(frame.locator("canvas")).to_have_count(2)
+    await expect(frame.locator("canvas").last).to_have_attribute("aria-label", "Page 2 of 2: ")
+    await expect(frame.locator("canvas").first).to_have_attribute("aria-label", "Page 1 of 2: A paper")
+    assert await frame.locator("canvas").first.evaluate(IS_DRAWN)
+    assert await frame.locator("canvas").last.evaluate("canvas => canvas.width * canvas.height < 5e6")
+    await expect(frame.locator("a, form, input, iframe, object, embed")).to_have_count(0)
+    assert place.complaints == []
+    found = await frame.locator("html").evaluate("async () => [origin, await fetch('/').catch(() => 'refused')]")
+    assert found == ["null", "refused"]
+    place.complaints.clear()  # of that
+
+
+@pytest.mark.promise("console-text")
 async def test_files_are_sent_shown_and_fetched_and_none_is_a_page(place: Place) -> None:
     page = await place.user("alice")
     await page.goto(f"{place.address}/console/sandboxes/default#files")
@@ -197,7 +232,8 @@ async def test_files_are_sent_shown_and_fetched_and_none_is_a_page(place: Place)
         "table.csv": b'a,b\n"x, ""y""",<i>2</i>\n',
         "data.json": b'{"a":[1,2]}',
         "page.html": script.encode(),
-        "paper.pdf": b"%PDF-1.1\n%%EOF\n",
+        "paper.pdf": PAPER,
+        "torn.pdf": b"%PDF-1.1\n%%EOF\n",
     }
     files: Any = [{"name": name, "mimeType": "text/plain", "buffer": data} for name, data in contents.items()]
     await page.locator("#upload").set_input_files(files)
@@ -207,6 +243,10 @@ async def test_files_are_sent_shown_and_fetched_and_none_is_a_page(place: Place)
     assert (await (await downloads.value).path()).read_bytes() == contents[FILE]
 
     shown, dialog = page.locator("#preview-body"), page.locator("#preview")
+    asked: list[str] = []
+    page.on(
+        "request", lambda request: None if request.url.startswith(("blob:", "data:")) else asked.append(request.url)
+    )
 
     async def look(name: str) -> None:
         await page.locator("#entries").get_by_role("button", name=name, exact=True).click()
@@ -235,9 +275,12 @@ async def test_files_are_sent_shown_and_fetched_and_none_is_a_page(place: Place)
     assert await frame.locator("html").evaluate("async () => fetch('/api/v1/keys').catch(() => 'refused')") == "refused"
     place.complaints.clear()
     await leave()
-    async with page.expect_response("**/console/pdf/**") as answers:
-        await look("paper.pdf")
-    assert (await (await answers.value).all_headers())["content-type"] == "application/pdf"
+    await look("paper.pdf")
+    await is_a_picture(frame, place)
+    assert all(each.startswith((place.address, "blob:", "data:")) for each in asked)
+    await leave()
+    await look("torn.pdf")
+    await expect(frame.get_by_text("no PDF that can be read")).to_be_visible()
     await leave()
 
     await page.get_by_role("button", name=f"Delete {FILE}").click()

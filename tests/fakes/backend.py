@@ -12,9 +12,10 @@ from fakes.runner import FakeRunner
 from sandpod_api.conditions import SENTENCES, Reason
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.callers import tenant_of
-from sandpod_gateway.backends.base import ByteStream, PoolRecord, SandboxRecord, no_such_pool
+from sandpod_gateway.backends.base import ByteStream, PoolRecord, SandboxRecord
 from sandpod_gateway.backends.local.in_process import Clock, InProcessBackend, utc_now
 from sandpod_gateway.backends.local.settings import LocalSettings
+from sandpod_gateway.backends.refusals import no_such_pool
 from sandpod_gateway.errors import SandpodError
 
 Sleep = Callable[[float], Awaitable[None]]

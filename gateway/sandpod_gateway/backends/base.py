@@ -9,11 +9,10 @@ from datetime import datetime
 from typing import Final, Literal, Protocol
 
 from sandpod_api.conditions import Condition
-from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.key_source import KeySource
 from sandpod_gateway.auth.links import SecretStore
 from sandpod_gateway.auth.oidc.places import StatePlaces
-from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.backends.refusals import invalid
 from sandpod_gateway.secrets.values import Secret, SecretSource
 from sandpod_gateway.usage.stores import DocumentStore
 
@@ -92,8 +91,20 @@ class SandboxRecord:
     has_secrets: bool = False  # whether its claim came with some
     refers_to_secrets: bool = False  # whether its claim refers to some
     metadata: tuple[tuple[str, str], ...] = ()  # what its caller noted of it
+    conditions: tuple[Condition, ...] = field(default=(), repr=False)  # what is observed of it
     fresh: bool = field(default=False, compare=False)  # of a claim's answer: whether it was claimed by that very call
     warm: bool = field(default=False, compare=False)  # of a fresh one: whether it waited in a pool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxEvent:
+    """Something that happened to a sandbox."""
+
+    time: datetime | None  # the last time that it did
+    reason: str
+    message: str
+    is_warning: bool = False
+    count: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,6 +202,15 @@ class Backend(Protocol):
     async def list(self, owner: str) -> list[SandboxRecord]:
         """Return the owner's sandboxes, oldest first. Costs no request to a server."""
 
+    async def every(self) -> tuple[SandboxRecord, ...]:
+        """Return the sandboxes of all owners, oldest first, for administrators. Costs no request to a server."""
+
+    async def events(self, name: str) -> tuple[SandboxEvent, ...]:
+        """Return what is still known to have happened to a sandbox, oldest first; nothing where nobody keeps it.
+
+        Raises SandpodError: backend_unavailable.
+        """
+
     async def templates(self, owner: str) -> tuple[TemplateInfo, ...]:
         """Return the templates that an owner's claims may name, by name; the first `MAX_TEMPLATES` of more.
 
@@ -276,25 +296,3 @@ class Backend(Protocol):
         Raises:
             SandpodError: sandbox_lost, session_not_found, backend_unavailable.
         """
-
-
-def invalid(message: str, next_step: str) -> SandpodError:
-    """Return the refusal of an argument."""
-    return SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=next_step)
-
-
-def no_such_pool(name: str) -> SandpodError:
-    """Return the refusal where there is no pool of that name."""
-    return SandpodError(ErrorCode.NOT_FOUND, f"There is no pool {name[:63]}.", next_step="List the pools to see them.")
-
-
-def pool_exhausted(template: str, network: str, *, chosen: bool) -> SandpodError:
-    """Return the refusal where nothing is warm and nothing may be made, as the caller chose, or as the server does."""
-    if chosen:
-        why = "cold_start=false rules out waiting for a new one."
-        step = "Try again in some seconds, or leave cold_start out and wait for a new one."
-    else:
-        why = "none is made on demand."
-        step = "Try again in some seconds; if it stays so, ask the administrator for a larger pool."
-    message = f"No warm sandbox of template {template} with network {network} is ready, and {why}"
-    return SandpodError(ErrorCode.POOL_EXHAUSTED, message, next_step=step)

@@ -16,7 +16,15 @@ from sandpod_gateway.auth.callers import tenant_of, user_of
 from sandpod_gateway.auth.key_source import KeySource
 from sandpod_gateway.auth.links import SecretStore
 from sandpod_gateway.auth.oidc.places import StatePlaces
-from sandpod_gateway.backends.base import Backend, ByteStream, ClaimRequest, PoolRecord, SandboxRecord, TemplateInfo
+from sandpod_gateway.backends.base import (
+    Backend,
+    ByteStream,
+    ClaimRequest,
+    PoolRecord,
+    SandboxEvent,
+    SandboxRecord,
+    TemplateInfo,
+)
 from sandpod_gateway.backends.first_use import FirstUse
 from sandpod_gateway.backends.starting import try_start
 from sandpod_gateway.errors import SandpodError
@@ -146,6 +154,19 @@ class TenantBackend:
         part = await self._of(owner)
         return [part.outer(record) for record in await part.backend.list(owner)]
 
+    async def every(self) -> tuple[SandboxRecord, ...]:
+        """Return the sandboxes of all tenants' owners, oldest first: those of tenants that are available."""
+        found: list[SandboxRecord] = []
+        for part in self._all():
+            records = await part.backend.every()
+            found += [part.outer(record) for record in records if tenant_of(record.owner) == part.tenant]
+        return tuple(sorted(found, key=lambda record: (record.created, record.name)))
+
+    async def events(self, name: str) -> tuple[SandboxEvent, ...]:
+        """Return what happened to a sandbox; see `base.Backend.events`."""
+        part, inner = self._at(name)
+        return await part.backend.events(inner)
+
     async def templates(self, owner: str) -> tuple[TemplateInfo, ...]:
         """Return the templates of the owner's tenant; see `base.Backend.templates`."""
         return await (await self._of(owner)).backend.templates(owner)
@@ -184,9 +205,7 @@ class TenantBackend:
 
     def warm(self) -> dict[tuple[str, str], int]:
         """Return how many sandboxes wait for a claim, by tenant and template."""
-        made = () if self._first_use is None else itertools.starmap(_Part, self._first_use.backends())
-        parts = (self._default, *self._parts.values(), *made)
-        return {(part.tenant, key[1]): n for part in parts for key, n in part.backend.warm().items()}
+        return {(part.tenant, key[1]): n for part in self._all() for key, n in part.backend.warm().items()}
 
     async def wake(self, name: str) -> SandboxRecord | None:
         """Return the sandbox once it is Ready; see `base.Backend.wake`."""
@@ -223,6 +242,10 @@ class TenantBackend:
         """Open a stream to the sandbox's runner; see `base.Backend.open_stream`."""
         part, inner = self._at(name)
         return await part.backend.open_stream(inner)
+
+    def _all(self) -> tuple[_Part, ...]:
+        made = () if self._first_use is None else itertools.starmap(_Part, self._first_use.backends())
+        return (self._default, *self._parts.values(), *made)
 
     async def _of(self, owner: str) -> _Part:
         """Return the part of an owner's tenant. Raises forbidden or backend_unavailable."""

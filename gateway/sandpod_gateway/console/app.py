@@ -3,14 +3,12 @@
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
 from fastmcp import FastMCP
 from fastmcp.server.http import HostOriginGuardMiddleware, RequestContextMiddleware
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
@@ -24,17 +22,19 @@ from sandpod_gateway.auth.oidc.proxied import CONSOLE_BACK
 from sandpod_gateway.console.account_pages import AccountPages
 from sandpod_gateway.console.assets import Assets
 from sandpod_gateway.console.calls import Call, Calls, RefusedCall
+from sandpod_gateway.console.everybody import EverybodyPages
 from sandpod_gateway.console.pages import SandboxPages
 from sandpod_gateway.console.provider import ProviderPages
 from sandpod_gateway.console.session import PREFIX, Sessions, is_own
 from sandpod_gateway.console.sign_in import SIGN_IN, SignInPages, local_path
-from sandpod_gateway.console.views import FRAME_POLICY, PDF_POLICY, Views, is_fragment
+from sandpod_gateway.console.views import FRAME_POLICY, Views, is_fragment
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.routes import with_any_name
 from sandpod_gateway.mcp.tool_results import BUG
-from sandpod_gateway.rest.files import RestFiles
 from sandpod_gateway.rest.requests import ACTS, key_needed
+from sandpod_gateway.runs.activity import Activities
+from sandpod_gateway.sandboxes.administration import Administration
 from sandpod_gateway.sandboxes.service import Sandboxes
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,9 @@ class Console:
     mcp: FastMCP[Any]
     call: Call
     sandboxes: Sandboxes
-    files: RestFiles
+    administration: Administration
+    activities: Activities
+    toolsets: frozenset[str]
     sessions: Sessions
     version: str
     sign_in: Sequence[BaseRoute]  # the routes where clients sign in
@@ -70,7 +72,8 @@ class Console:
     def _app(self, assets: Assets, hosts: list[str], origins: list[str] | None, refusals: RefusedRequests) -> ASGIApp:
         views = Views(assets, self.mcp.auth is not None, self.version)
         calls = Calls(self.call, self.mcp)
-        boxes = SandboxPages(views, calls, self.sandboxes)
+        boxes = SandboxPages(views, calls, self.sandboxes, self.activities, self.toolsets)
+        everybody = EverybodyPages(boxes, self.administration)
         account = AccountPages(views, calls, self.sessions.public_url)
         door = SignInPages(views, self.sessions, self.mcp.auth, refusals.log)
         guarded = _Guarded(views, self.sessions)
@@ -89,7 +92,13 @@ class Console:
             page("/sandboxes", boxes.create, "POST"),
             page("/sandboxes/{sandbox}", boxes.close, "DELETE"),
             page("/sandboxes/{sandbox}", boxes.one),
-            page("/pdf/{sandbox}/{path:path}", partial(_pdf, self.files)),
+            page("/sandboxes/{sandbox}/state", boxes.state),
+            page("/act/{act}", boxes.act, "POST"),
+            page("/all", everybody.all),
+            page("/all/rows", everybody.rows),
+            page("/all/{sandbox}", everybody.one),
+            page("/all/{sandbox}/state", everybody.state),
+            page("/all/{sandbox}", everybody.close, "DELETE"),
             page("/pools", account.pools),
             page("/pools/{pool}", account.scale, "POST"),
             page("/usage", account.usage),
@@ -183,27 +192,10 @@ async def _nothing(_: Request) -> Response:
     raise SandpodError(ErrorCode.NOT_FOUND, message, next_step=step)
 
 
-async def _pdf(files: RestFiles, request: Request) -> ASGIApp:
-    """Return a file that a browser's own viewer of PDF shows, which no sandboxed frame has; others as everywhere."""
-    answer = await files.answer(request)
-
-    async def shown(scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_on(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(raw=message["headers"])
-                if headers.get("content-type") == "application/pdf":
-                    headers["content-disposition"] = "inline"
-                    headers["content-security-policy"] = PDF_POLICY
-            await send(message)
-
-        await answer(scope, receive, send_on)
-
-    return shown
-
-
 def _frame(views: Views) -> Page:
     async def frame(request: Request) -> Response:
-        answer = views.answer(request, "frame.html", signed_in=False)
+        context = {"script": "pdf_frame.js" if "pdf" in request.query_params else "frame.js"}
+        answer = views.answer(request, "frame.html", context, signed_in=False)
         scripts = "'self' 'unsafe-inline'" if "scripts" in request.query_params else "'self'"
         answer.headers["Content-Security-Policy"] = FRAME_POLICY.format(scripts=scripts)
         # The frame's origin is none, so that nothing else here may be read from it.

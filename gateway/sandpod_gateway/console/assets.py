@@ -49,6 +49,7 @@ class Assets:
         suffix = Path(request.path_params["path"]).suffix
         headers = {
             "Cache-Control": _FOREVER if request.path_params["version"] == self.version else "no-store",
+            "Access-Control-Allow-Origin": "*",  # modules of a frame that is nobody's origin
             "Content-Type": _TYPES.get(suffix) or mimetypes.types_map.get(suffix, "text/plain"),
             "Vary": "Accept-Encoding",
             "X-Content-Type-Options": "nosniff",

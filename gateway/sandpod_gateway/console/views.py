@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -44,9 +45,6 @@ FRAME_POLICY: Final = (
     "img-src data: blob:; font-src data:; form-action 'none'; base-uri 'none'; frame-ancestors 'self'"
 )
 """Of the frame that shows what a program made: an origin of its own, and nobody to talk to but the page around it."""
-
-PDF_POLICY: Final = "default-src 'none'; object-src 'self'; style-src 'unsafe-inline'; frame-ancestors 'self'"
-"""Of a PDF file, which runs in the browser's viewer: its type is never guessed, so that nothing else does."""
 
 HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
@@ -95,6 +93,7 @@ class Views:
         *,
         status: int = HTTPStatus.OK,
         signed_in: bool = True,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> Response:
         """Return a page or a part of one; nothing of a caller is in it unless somebody is `signed_in`."""
         nonce = secrets.token_urlsafe(16)
@@ -113,8 +112,8 @@ class Views:
             **(context or {}),
         )
         rules = policy(request.headers.get("host", ""), nonce, self.static)
-        headers = {**HEADERS, "Content-Security-Policy": rules, "Vary": "HX-Request"}
-        return Response(text, status_code=status, headers=headers, media_type="text/html")
+        sent = {**HEADERS, **headers, "Content-Security-Policy": rules, "Vary": "HX-Request"}
+        return Response(text, status_code=status, headers=sent, media_type="text/html")
 
     def refusal(self, request: Request, problem: Mapping[str, Any], status: int, *, signed_in: bool = True) -> Response:
         """Return the coded sentence of a refusal: a page, or a part of the page that asked for one."""

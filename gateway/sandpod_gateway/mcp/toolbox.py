@@ -24,6 +24,7 @@ from sandpod_gateway.files.service import Files
 from sandpod_gateway.mcp.tool_results import Result, answering, refuse, tool_result
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.packages.installer import Installer
+from sandpod_gateway.runs.activity import Activities
 from sandpod_gateway.runs.background import BackgroundRuns
 from sandpod_gateway.runs.service import Runs
 from sandpod_gateway.sandboxes.service import Sandboxes
@@ -49,6 +50,7 @@ class Parts:
 
     runs: Runs
     background: BackgroundRuns
+    activities: Activities
     sandboxes: Sandboxes
     files: Files
     links: LinkMaker

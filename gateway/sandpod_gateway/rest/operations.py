@@ -52,6 +52,10 @@ OPERATIONS: Final = (
     Operation("POST", "/sandboxes", "create_sandbox", HTTPStatus.CREATED, "/sandboxes/{sandbox}"),
     Operation("GET", "/sandboxes/{sandbox}", "get_sandbox"),
     Operation("DELETE", "/sandboxes/{sandbox}", "close_sandbox"),
+    Operation("GET", "/sandboxes/{sandbox}/state", "describe_sandbox"),
+    Operation("POST", "/sandboxes/{sandbox}/extend", "extend_sandbox"),
+    Operation("POST", "/sandboxes/{sandbox}/suspend", "suspend_sandbox"),
+    Operation("POST", "/sandboxes/{sandbox}/resume", "resume_sandbox"),
     Operation("GET", "/sandboxes/{sandbox}/runs", "list_runs", listing=Listing("runs", ("started_at", "run_id"))),
     Operation("GET", "/sandboxes/{sandbox}/contexts", "list_contexts", listing=Listing("contexts", ("name",))),
     Operation("DELETE", "/sandboxes/{sandbox}/contexts/{context}", "restart_context"),
@@ -69,6 +73,7 @@ OPERATIONS: Final = (
     Operation("POST", "/sandboxes/{sandbox}/packages", "install_packages"),
     Operation("POST", "/sandboxes/{sandbox}/links", "create_link", HTTPStatus.CREATED),
     Operation("POST", "/sandboxes/{sandbox}/archives", "fetch_workspace", HTTPStatus.CREATED),
+    Operation("GET", "/activity", "list_activity", listing=Listing("sandboxes", ("sandbox",))),
     Operation("GET", "/runs/{run_id}", "read_run"),
     Operation("DELETE", "/runs/{run_id}", "stop_run"),
     Operation("GET", "/installations/{installation}", "get_installation"),
@@ -79,6 +84,9 @@ OPERATIONS: Final = (
     Operation("GET", "/usage", "get_usage", listing=Listing("rows", csv=True)),
     Operation("GET", "/pools", "list_pools", listing=Listing("pools", ("pool",))),
     Operation("PATCH", "/pools/{pool}", "scale_pool"),
+    Operation("GET", "/admin/sandboxes", "list_all_sandboxes", listing=Listing("sandboxes", ("created_at", "sandbox"))),
+    Operation("GET", "/admin/sandboxes/{sandbox}", "describe_any_sandbox"),
+    Operation("DELETE", "/admin/sandboxes/{sandbox}", "close_any_sandbox"),
     Operation("GET", "/audit", "list_audit_records", listing=Listing("records")),
 )
 STARTED: Final = Operation("POST", RUNS, "start_run", HTTPStatus.ACCEPTED, "/runs/{run_id}")

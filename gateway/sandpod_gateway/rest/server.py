@@ -9,7 +9,7 @@ from sandpod_gateway.audit.log import AuditLog
 from sandpod_gateway.auth.key_management import KeyManager
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.mcp.toolbox import Parts, Toolbox
-from sandpod_gateway.rest.tools import audit, keys, pools, usage
+from sandpod_gateway.rest.tools import audit, keys, pools, sandboxes, usage
 from sandpod_gateway.settings import Settings
 from sandpod_gateway.usage.document import Document
 from sandpod_gateway.usage.report import last_used
@@ -36,6 +36,8 @@ def create_rest_tools(
 
         audit.register(toolbox, log)
         pools.register(toolbox, backend)
+        sandboxes.register(toolbox, parts, backend)
+        sandboxes.register_administration(toolbox, parts, backend)
         usage.register(toolbox, documents)
         keys.register(toolbox, manager, lambda: last_used(documents()), settings.auth.token_key_days)
     return own

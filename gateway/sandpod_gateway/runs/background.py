@@ -165,18 +165,7 @@ class BackgroundRuns:
     async def list_runs(self, owner: str, *, sandbox: str | None) -> RunList:
         """List the runs of a sandbox, oldest first."""
         name, listing = await self._list(owner, sandbox)
-        runs = [
-            RunInfo(
-                **run.model_dump(include={"language", "context", "outcome"}),
-                run_id=run_id(name, run.run),
-                state="running" if run.state == "live" else "ended",
-                background=run.detached,
-                started_at=_rfc3339(run.started),
-            )
-            for run in listing.runs
-            if not is_own(run.run)
-        ]
-        return RunList(sandbox=name, runs=runs)
+        return RunList(sandbox=name, runs=run_infos(name, listing))
 
     async def list_contexts(self, owner: str, *, sandbox: str | None) -> ContextList:
         """List the contexts of a sandbox."""
@@ -242,6 +231,21 @@ async def _get_displays(connection: RunnerConnection, run: str, recorder: Record
             del connection.runs[run]
     came = len(recorder.displays) + len(recorder.value) + recorder.dropped
     recorder.dropped += max(0, ended.displays - came)
+
+
+def run_infos(sandbox: str, listing: Listing) -> list[RunInfo]:
+    """Return the runs of a sandbox as callers see them, without the gateway's own."""
+    return [
+        RunInfo(
+            **run.model_dump(include={"language", "context", "outcome"}),
+            run_id=run_id(sandbox, run.run),
+            state="running" if run.state == "live" else "ended",
+            background=run.detached,
+            started_at=_rfc3339(run.started),
+        )
+        for run in listing.runs
+        if not is_own(run.run)
+    ]
 
 
 def used_by(ended: Ended) -> tuple[float, int]:

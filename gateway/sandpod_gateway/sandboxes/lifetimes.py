@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 from sandpod_api.fields import MAX_LIFETIME
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends.base import Backend, SandboxRecord, invalid
+from sandpod_gateway.backends.base import Backend, SandboxRecord
+from sandpod_gateway.backends.refusals import invalid
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.sandboxes.service import Sandboxes
 

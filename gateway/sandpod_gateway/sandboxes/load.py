@@ -35,12 +35,13 @@ class Load(NamedTuple):
 
 async def load_of(sandboxes: Sandboxes, record: SandboxRecord) -> Load:
     """Return what a sandbox uses, which runs; to ask is no use of it. Raises sandbox_lost, backend_error."""
-
-    async def measure(connection: RunnerConnection) -> Load:
-        first, begun = checked(_Usage, await connection.ask("usage")), time.monotonic()
-        await asyncio.sleep(PERIOD_SECONDS)
-        last, took = checked(_Usage, await connection.ask("usage")), time.monotonic() - begun
-        processors = max(0.0, last.cpu - first.cpu) / took
-        return Load(processors, last.memory or 0, last.memory_limit or 0, last.disk, last.disk_limit)
-
     return await ask_runner(sandboxes, record, measure, again=True, use=False)
+
+
+async def measure(connection: RunnerConnection) -> Load:
+    """Return what the sandbox at the other end uses. Raises ConnectionLostError, backend_error."""
+    first, begun = checked(_Usage, await connection.ask("usage")), time.monotonic()
+    await asyncio.sleep(PERIOD_SECONDS)
+    last, took = checked(_Usage, await connection.ask("usage")), time.monotonic() - begun
+    processors = max(0.0, last.cpu - first.cpu) / took
+    return Load(processors, last.memory or 0, last.memory_limit or 0, last.disk, last.disk_limit)

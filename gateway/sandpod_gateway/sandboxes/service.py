@@ -166,7 +166,12 @@ class Sandboxes:
 
     def running(self, name: str) -> int:
         """Return the number of runs in a sandbox, as far as this gateway knows."""
-        return len(slot.connection.runs) if (slot := self._slots.get(name)) and slot.connection else 0
+        return len(connection.runs) if (connection := self.connected(name)) is not None else 0
+
+    def connected(self, name: str) -> RunnerConnection | None:
+        """Return the connection to a sandbox, where this gateway has one."""
+        connection = slot.connection if (slot := self._slots.get(name)) is not None else None
+        return None if connection is None or connection.closed else connection
 
     async def delete(self, owner: str, handle: str, *, force: bool) -> str:
         """End a sandbox, by `force` even with a run in it; return its name. Raises session_not_found, session_busy."""

@@ -32,6 +32,7 @@ class KubeServer:
         self.touches: list[Json] = []
         self.secrets: dict[str, Json] = {}
         self.pools: dict[str, Json] = {}
+        self.told: list[Json] = []  # Events
         self._sockets: list[web.WebSocketResponse] = []
         self._events: list[Json] = []
         self._watchers: list[asyncio.Queue[Json]] = []
@@ -78,6 +79,7 @@ class KubeServer:
         app.router.add_get(f"{_PREFIX}/{names.SANDBOXES}/{{name}}", self._get)
         app.router.add_patch(f"{_PREFIX}/{names.SANDBOXES}/{{name}}", self._patch)
         app.router.add_delete(f"{_PREFIX}/{names.SANDBOXES}/{{name}}", self._delete)
+        app.router.add_get("/api/v1/namespaces/tests/events", self._told)
         app.router.add_get("/api/v1/namespaces/tests/pods/{name}/exec", self._exec)
         app.router.add_get("/api/v1/namespaces/tests/secrets/{name}", self._secret)
         app.router.add_patch("/api/v1/namespaces/tests/secrets/{name}", self._patch_secret)
@@ -97,6 +99,15 @@ class KubeServer:
 
     async def _pools(self, _: web.Request) -> web.Response:
         return web.json_response({"items": list(self.pools.values()), "metadata": {}})
+
+    async def _told(self, request: web.Request) -> web.Response:
+        if "list events" in self.denied:
+            raise RefusedError(403, "Forbidden", "no such right")
+        wanted = dict(each.partition("=")[::2] for each in request.query["fieldSelector"].split(","))
+        about = {field.removeprefix("involvedObject."): value for field, value in wanted.items()}
+        return web.json_response(
+            {"items": [each for each in self.told if about.items() <= each["involvedObject"].items()]}
+        )
 
     async def _scale(self, request: web.Request) -> web.Response:
         pool = self.pools.get(request.match_info["name"])

@@ -10,6 +10,7 @@ import logging
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from typing import Any, Final
 
 import aiohttp
@@ -24,11 +25,18 @@ from sandpod_gateway.backends.base import (
     ByteStream,
     ClaimRequest,
     PoolRecord,
+    SandboxEvent,
     SandboxRecord,
     TemplateInfo,
-    no_such_pool,
 )
-from sandpod_gateway.backends.kubernetes.cache.records import pool_record, template_info, to_record
+from sandpod_gateway.backends.kubernetes.cache.records import (
+    event_records,
+    events_selector,
+    pool_record,
+    template_info,
+    to_record,
+    to_records,
+)
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore, SandboxWatch
 from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
 from sandpod_gateway.backends.kubernetes.claims.readiness import Background
@@ -37,9 +45,11 @@ from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.stores import Stores
 from sandpod_gateway.backends.kubernetes.streams.exec_stream import ExecStream, open_exec
 from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
+from sandpod_gateway.backends.refusals import no_such_pool, no_such_sandbox, sandbox_lost
 from sandpod_gateway.errors import SandpodError
 from sandpod_kube.configuration import has_proxy
-from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError
+from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError, RefusedError
+from sandpod_kube.resources import EVENTS
 from sandpod_telemetry import attributes, tracing
 
 logger = logging.getLogger(__name__)
@@ -48,6 +58,8 @@ START_TIMEOUT: Final = 10.0
 """Seconds to reach the cluster at start, check the rights and read the Sandboxes."""
 CHECK_TIMEOUT: Final = 2.0
 """Seconds that the API server gets to answer a readiness check: less than what a probe waits for."""
+MAX_EVENTS: Final = 100
+"""Of a sandbox, that are read: the operator writes a few, and forgets none."""
 _TRIES: Final = 10  # to note a background run while the resource changes
 
 
@@ -111,8 +123,25 @@ class KubernetesBackend(Stores):
 
     async def list(self, owner: str) -> list[SandboxRecord]:
         """Return the owner's sandboxes, oldest first."""
-        records = filter(None, map(to_record, self._store.owned(owner)))
-        return sorted(records, key=lambda record: (record.created, record.name))
+        return to_records(self._store.owned(owner))
+
+    async def every(self) -> tuple[SandboxRecord, ...]:
+        """Return the sandboxes of all owners, oldest first."""
+        return tuple(to_records(self._store.claimed()))
+
+    async def events(self, name: str) -> tuple[SandboxEvent, ...]:
+        """Return the Events of a Sandbox, where the gateway may read them; see `base.Backend.events`."""
+        if (sandbox := self._store.get(name)) is None:
+            return ()
+        with translated("a sandbox's events were listed"):
+            try:
+                query = {"fieldSelector": events_selector(sandbox), "limit": str(MAX_EVENTS)}
+                page = await self._open.cluster.list_page(EVENTS.plural, query)
+            except RefusedError as error:
+                if error.status == HTTPStatus.FORBIDDEN:
+                    return ()
+                raise
+        return event_records(page.get("items", []))
 
     async def templates(self, owner: str) -> tuple[TemplateInfo, ...]:  # noqa: ARG002 - the same for all
         """Return the templates of the namespace; ones that this version does not understand are left out."""
@@ -165,7 +194,7 @@ class KubernetesBackend(Stores):
             except NotFoundError:
                 record = None
         if record is None:
-            raise _no_such_sandbox()
+            raise no_such_sandbox()
         return record
 
     async def _change(self, name: str, spec: dict[str, Any]) -> SandboxRecord | None:
@@ -221,14 +250,14 @@ class KubernetesBackend(Stores):
         """Open a stream to the sandbox's runner, or hand over the one that is open already."""
         record = await self.get(name)
         if record is None:
-            raise _no_such_sandbox()
+            raise no_such_sandbox()
         cause = record.message or record.reason
         if record.status in {"Pending", "Suspended"}:
             what = "is still starting" if record.status == "Pending" else "was just suspended"
             message, step = f"The sandbox {what}.", "Try again in a moment."
             raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, message, cause=cause, next_step=step)
         if record.status != "Ready":
-            raise _lost(cause or f"It is {record.status.lower()}.")
+            raise sandbox_lost(cause or f"It is {record.status.lower()}.")
         stream = self._open.streams.take(name)
         tracing.note({**self._place(name), attributes.STREAM_WARM: stream is not None})
         if stream is not None:
@@ -237,7 +266,7 @@ class KubernetesBackend(Stores):
             try:
                 return await self._open.streams.connect(name)
             except NotFoundError as error:
-                raise _lost("Its pod is gone.", kept=record.persistent) from error
+                raise sandbox_lost("Its pod is gone.", kept=record.persistent) from error
 
     async def _assemble(self, cluster: Cluster) -> None:
         http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), trust_env=has_proxy(cluster.host))
@@ -277,17 +306,3 @@ class KubernetesBackend(Stores):
         """Set an annotation and return the resource. Raises ConflictError: it is not the `known` version any more."""
         metadata = {"annotations": {key: value}, **({"resourceVersion": known} if known else {})}
         return await self._open.cluster.merge_patch(names.SANDBOXES, name, {"metadata": metadata})
-
-
-def _no_such_sandbox() -> SandpodError:
-    step = "Call list_sandboxes, or create_sandbox for a new one."
-    return SandpodError(ErrorCode.SESSION_NOT_FOUND, "There is no such sandbox.", next_step=step)
-
-
-def _lost(cause: str, *, kept: bool = False) -> SandpodError:
-    """Return what is told of a sandbox without a pod, whose files may be kept."""
-    if kept:
-        message, step = "The sandbox is about to be suspended; its files are kept.", "Try again in a moment."
-        return SandpodError(ErrorCode.BACKEND_UNAVAILABLE, message, cause=cause, next_step=step)
-    message, step = "The sandbox is lost, with the files in it.", "Call create_sandbox for a new one."
-    return SandpodError(ErrorCode.SANDBOX_LOST, message, cause=cause, next_step=step)

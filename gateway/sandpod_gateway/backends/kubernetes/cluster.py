@@ -18,21 +18,22 @@ from sandpod_gateway.errors import SandpodError, StartError
 from sandpod_kube.client import KubeClient
 from sandpod_kube.configuration import load
 from sandpod_kube.errors import ClusterError, ConfigError, NotFoundError, RefusedError
-from sandpod_kube.resources import PODS, POOLS, SANDBOXES, SECRETS, TEMPLATES
+from sandpod_kube.resources import EVENTS, PODS, POOLS, SANDBOXES, SECRETS, TEMPLATES
 
 logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT: Final = 15.0
 """Seconds for one request. Claims take milliseconds; what takes longer than this is not going to answer."""
-_RESOURCES: Final = {resource.plural: resource for resource in (SANDBOXES, TEMPLATES, POOLS, PODS, SECRETS)}
+_RESOURCES: Final = {resource.plural: resource for resource in (SANDBOXES, TEMPLATES, POOLS, PODS, SECRETS, EVENTS)}
 RIGHTS: Final = (
     *((verb, names.SANDBOXES, "") for verb in ("get", "list", "watch", "create", "patch", "delete")),
     *((verb, names.TEMPLATES, "") for verb in ("get", "list")),
     # A WebSocket exec is a GET; API servers from 1.35 on ask for `create` too, as for any other exec.
     *((verb, PODS.plural, "exec") for verb in ("get", "create")),
 )
-"""What the gateway must be allowed in the namespace: verb, resource, part. Its Role has this and `POOL_RIGHTS`."""
-POOL_RIGHTS: Final = (("list", names.POOLS, ""),)  # for administrators: a gateway works without it
+"""What the gateway must be allowed in the namespace: verb, resource, part. Its Role has this and `VIEW_RIGHTS`."""
+VIEW_RIGHTS: Final = (("list", names.POOLS, ""), ("list", EVENTS.plural, ""))
+"""What is shown to people alone: a gateway works without it."""
 SECRET_RIGHTS: Final = tuple((verb, SECRETS.plural, "") for verb in ("get", "create"))
 """As above, where sandboxes may have secrets."""
 SCALE_RIGHTS: Final = (("patch", names.POOLS, "scale"),)

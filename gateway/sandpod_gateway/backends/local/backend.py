@@ -21,7 +21,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends.base import ByteStream, PoolRecord, invalid, no_such_pool
+from sandpod_gateway.backends.base import ByteStream, PoolRecord
 from sandpod_gateway.backends.local import bwrap, seccomp
 from sandpod_gateway.backends.local import host as local_host
 from sandpod_gateway.backends.local.host import NO_LINUX, bubblewrap_failed, no_isolation
@@ -30,6 +30,7 @@ from sandpod_gateway.backends.local.inside import probe as local_probe
 from sandpod_gateway.backends.local.process import LocalProcess
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.backends.local.start import start
+from sandpod_gateway.backends.refusals import invalid, no_such_pool
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.temporary import locked
 from sandpod_runner.protocol import frames

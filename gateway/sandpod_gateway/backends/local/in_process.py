@@ -19,10 +19,12 @@ from cachetools import TTLCache
 
 from sandpod_api.conditions import SENTENCES, Reason
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends.base import ByteStream, ClaimRequest, SandboxRecord, Status, TemplateInfo, pool_exhausted
+from sandpod_gateway.backends.base import ByteStream, ClaimRequest, SandboxRecord, Status, TemplateInfo
+from sandpod_gateway.backends.local.conditions import conditions_of, ready
 from sandpod_gateway.backends.local.lifetimes import lifetime_of
 from sandpod_gateway.backends.local.secrets import LocalSecrets
 from sandpod_gateway.backends.local.settings import LocalSettings
+from sandpod_gateway.backends.refusals import no_such_sandbox, pool_exhausted
 from sandpod_gateway.errors import SandpodError
 
 logger = logging.getLogger(__name__)
@@ -127,7 +129,7 @@ class InProcessBackend:
     async def set_lifetime(self, name: str, *, ttl: int, idle_timeout: int) -> SandboxRecord:
         """Change how long the sandbox lives; see `base.Backend.set_lifetime`."""
         if (record := self._live.get(name)) is None:
-            raise _no_such_sandbox()
+            raise no_such_sandbox()
         self._live[name] = replace(record, ttl=ttl, idle_timeout=idle_timeout)
         await self.touch(name)
         self._changed.set()
@@ -137,6 +139,14 @@ class InProcessBackend:
         """Return the owner's sandboxes, oldest first."""
         known = [*self._ended.values(), *self._live.values()]
         return sorted((r for r in known if r.owner == owner), key=lambda r: r.created)
+
+    async def every(self) -> tuple[SandboxRecord, ...]:
+        """Return the sandboxes of all owners, oldest first."""
+        return tuple(sorted([*self._ended.values(), *self._live.values()], key=lambda record: record.created))
+
+    async def events(self, name: str) -> tuple[()]:  # noqa: ARG002 - nobody keeps them
+        """Return nothing: conditions say how a sandbox is, and nobody keeps how it was."""
+        return ()
 
     def key_source(self) -> None:
         """Return None: keys are in a file."""
@@ -179,7 +189,7 @@ class InProcessBackend:
         """Open a stream to the sandbox's runner; see `base.Backend.open_stream`."""
         record = await self.get(name)
         if record is None:
-            raise _no_such_sandbox()
+            raise no_such_sandbox()
         try:
             return await self._cells[name].connect()
         except (KeyError, OSError) as error:
@@ -233,7 +243,7 @@ class InProcessBackend:
             self._starting -= Counter([owner])
 
     def _attach(self, record: SandboxRecord, cell: Cell) -> None:
-        self._live[record.name] = record
+        self._live[record.name] = replace(record, conditions=ready(self._clock()))
         self._cells[record.name] = cell
         self._watchers[record.name] = asyncio.create_task(self._watch(record.name, cell))
         self._changed.set()
@@ -251,7 +261,8 @@ class InProcessBackend:
             return None
         if why is not None:
             status, reason, message = why
-            self._ended[name] = replace(record, status=status, reason=reason.value, message=message)
+            seen = conditions_of(*why, self._clock())
+            self._ended[name] = replace(record, status=status, reason=reason.value, message=message, conditions=seen)
         self._busy.pop(name, None)
         self._secrets.given.pop(name, None)
         self._changed.set()
@@ -283,11 +294,6 @@ class InProcessBackend:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._expire()):
                     await self._changed.wait()
-
-
-def _no_such_sandbox() -> SandpodError:
-    step = "List your sandboxes, or create one."
-    return SandpodError(ErrorCode.SESSION_NOT_FOUND, "There is no such sandbox.", next_step=step)
 
 
 def _later(time: datetime, seconds: float) -> datetime:

@@ -2,8 +2,9 @@
 
 from sandpod_api.fields import MAX_LIFETIME
 from sandpod_api.names import NETWORK_NONE
-from sandpod_gateway.backends.base import ClaimRequest, invalid
+from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.backends.local.settings import LocalSettings
+from sandpod_gateway.backends.refusals import invalid
 
 
 def lifetime_of(request: ClaimRequest, settings: LocalSettings) -> tuple[int, int]:

@@ -10,7 +10,7 @@ function distance(seconds, kind) {
 }
 
 function tick(root = document) {
-  for (const time of root.querySelectorAll("tr:not([hidden]) time[data-when], dl time[data-when]")) {
+  for (const time of root.querySelectorAll("tr:not([hidden]) time[data-when], :is(dl, .now) time[data-when]")) {
     const text = distance((Date.parse(time.dateTime) - Date.now()) / 1000, time.dataset.when);
     if (time.textContent !== text) time.textContent = text;
   }
@@ -77,13 +77,24 @@ async function copied(source) {
   }
 }
 
-// One listener for all rows: there may be a thousand.
-document.addEventListener("click", async (event) => {
-  const { "delete": sandbox } = event.target.dataset ?? {};
-  if (!sandbox) return;
-  const question = `${event.target.getAttribute("aria-label")}? What runs in it is stopped, and its files are deleted.`;
-  if (!(await confirmed(question))) return;
-  htmx.ajax("DELETE", `${document.body.dataset.prefix}/sandboxes/${sandbox}`, { target: "#rows", swap: "outerHTML" });
+// One listener for all rows: there may be a thousand. What is done is told to all that shows sandboxes.
+document.addEventListener("click", async ({ target }) => {
+  const { "delete": sandbox, act, of } = target.dataset ?? {};
+  const label = target.getAttribute?.("aria-label");
+  const { prefix } = document.body.dataset;
+  if (sandbox) {
+    if (!(await confirmed(`${label}? What runs in it is stopped, and its files are deleted.`))) return;
+    htmx.ajax("DELETE", `${target.closest("[data-base]").dataset.base}/${encodeURIComponent(sandbox)}`, {});
+  } else if (act === "extend") {
+    const dialog = document.querySelector("#extend");
+    dialog.querySelector("[name=sandbox]").value = of;
+    dialog.showModal();
+  } else if (act) {
+    if (act === "suspend" && !(await confirmed(`${label}? What runs in it is stopped; its files are kept.`))) return;
+    target.disabled = true; // a pod takes some seconds
+    await htmx.ajax("POST", `${prefix}/act/${act}`, { values: { sandbox: of } }).catch(() => {});
+    target.disabled = false;
+  }
 });
 document.addEventListener("pointerover", ({ target }) => {
   if (target.matches("time[data-when]")) target.title = new Date(target.dateTime).toLocaleString();
@@ -101,8 +112,10 @@ document.addEventListener("keydown", (event) => {
 
 // A poll costs the server something, however little.
 document.addEventListener("htmx:beforeRequest", (event) => {
-  const polls = "poll" in event.target.dataset && event.detail.requestConfig.verb === "get";
-  if (polls && (document.hidden || document.querySelector("dialog[open]"))) event.preventDefault();
+  const { target, detail: { requestConfig } } = event;
+  const timed = requestConfig.triggeringEvent?.type === "hx:poll:trigger";
+  const rests = document.hidden || document.querySelector("dialog[open]");
+  if ((timed && rests) || ("poll" in target.dataset && !target.checkVisibility())) event.preventDefault();
 });
 document.addEventListener("htmx:confirm", async (event) => {
   if (!event.detail.question) return;
@@ -110,6 +123,7 @@ document.addEventListener("htmx:confirm", async (event) => {
   if (await confirmed(event.detail.question)) event.detail.issueRequest(true);
 });
 document.addEventListener("htmx:afterSwap", () => { tick(); filter(); });
+document.addEventListener("htmx:oobAfterSwap", ({ target }) => tick(target));
 document.addEventListener("htmx:afterRequest", (event) => {
   const dialog = event.target.closest("dialog");
   if (dialog && !event.detail.failed && event.detail.successful) {

@@ -1,11 +1,12 @@
 // A look at a file: as text, table or picture, never as a page of this origin.
-import { element, prefix, request } from "./api.js";
+import { element, request } from "./api.js";
 import { plain } from "./ansi.js";
 import { bytes } from "./files.js";
-import { frame } from "./shown.js";
+import { frame, framed } from "./shown.js";
 
 const MAX_READ = 256 * 1024; // bytes
 const MAX_PAGE = 8 * 1024 * 1024; // bytes: figures bring the library that draws them
+const MAX_PDF = 32 * 1024 * 1024; // bytes, which the browser holds twice
 const MAX_ROWS = 500;
 const MAX_COLUMNS = 50;
 const $ = (id) => document.getElementById(id);
@@ -20,11 +21,17 @@ export async function preview(entry, url) {
   if (!$("preview").open) $("preview").showModal();
   try {
     if (/^image\/(png|jpeg|gif|webp)$/.test(type)) body.replaceChildren(element("img", { src: url, alt: name }));
-    else if (type === "application/pdf") body.replaceChildren(element("iframe", { src: url.replace(/^\/api\/v1\/sandboxes\/([^/]+)\/files/, `${prefix}/pdf/$1`), title: name }));
+    else if (type === "application/pdf") body.replaceChildren(await pdf(entry, url, name));
     else body.replaceChildren(...(await text(entry, url, type)));
   } catch (error) {
     body.replaceChildren(element("p", { className: "problem", textContent: `${error.problem?.message ?? error.message} ${error.problem?.next ?? ""}` }));
   }
+}
+
+async function pdf(entry, url, name) {
+  if (entry.size > MAX_PDF) return element("p", { className: "muted", textContent: `A PDF of ${bytes(entry.size)} is too large to be shown here: download it.` });
+  const answer = await request(url.replace("/api/v1", ""));
+  return framed(await answer.arrayBuffer(), "?pdf", plain(name));
 }
 
 async function text(entry, url, type) {

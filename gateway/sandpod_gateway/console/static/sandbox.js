@@ -18,7 +18,7 @@ const start = {
     let runs = null;
     const program = editor(document.getElementById("editor"), { text, language, run: () => runs.start() });
     runs = new Runs(sandbox, { editor: program });
-    if (!work.hasAttribute("data-new")) tried(() => runs.refresh());
+    if (!work.hasAttribute("data-rests")) tried(() => runs.refresh()); // to ask would resume it
     return { shown: (focus) => focus && program.focus() };
   },
   files: () => {
@@ -30,7 +30,10 @@ const start = {
     const pane = new TerminalPane(sandbox);
     return { shown: (focus) => focus && pane.focus() };
   },
+  state: () => ({ shown: () => document.getElementById("how").dispatchEvent(new Event("shown")) }),
 };
+
+const nameOf = (tab) => tab.id.slice("tab-".length);
 
 async function choose(name, { focus = true } = {}) {
   for (const tab of tabs) {
@@ -46,13 +49,13 @@ async function choose(name, { focus = true } = {}) {
 }
 
 for (const tab of tabs) {
-  tab.onclick = () => choose(tab.getAttribute("aria-controls"));
+  tab.onclick = () => choose(nameOf(tab));
   tab.onkeydown = (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
     const next = tabs[(tabs.indexOf(tab) + step + tabs.length) % tabs.length];
     next.focus();
-    choose(next.getAttribute("aria-controls"), { focus: false });
+    choose(nameOf(next), { focus: false });
   };
 }
 

@@ -33,21 +33,26 @@ export function show(into, result, sandbox) {
 
 /** A frame for a page that a program made. Its scripts run only if the user wants it, and without the console's rights. */
 export function frame(html, scripts = false) {
-  const made = element("iframe", { title: "What the program made", src: `${prefix}/frame${scripts ? "?scripts" : ""}` });
-  made.setAttribute("sandbox", "allow-scripts");
-  const listen = (event) => {
-    if (!made.isConnected && event.source === null) return removeEventListener("message", listen);
-    if (event.source !== made.contentWindow || typeof event.data !== "object") return;
-    if (event.data?.ready) made.contentWindow.postMessage(html, "*");
-    const height = Number(event.data?.height);
-    if (height > 0) made.style.height = `${Math.min(MAX_FRAME, height + 20)}px`;
-  };
-  addEventListener("message", listen);
-  const box = element("div", { className: "made-by" }, made);
+  const box = element("div", { className: "made-by" }, framed(html, scripts ? "?scripts" : ""));
   if (!scripts && /<script/i.test(html)) {
     const button = element("button", { textContent: "Run its scripts", title: "They see nothing but what they show" });
     button.onclick = () => box.replaceWith(frame(html, true));
     box.append(button);
   }
   return box;
+}
+
+/** A frame that has an origin of its own, and gets what it shows once it is ready. */
+export function framed(content, kind, title = "What the program made") {
+  const made = element("iframe", { title, src: `${prefix}/frame${kind}` });
+  made.setAttribute("sandbox", "allow-scripts");
+  const listen = (event) => {
+    if (!made.isConnected && event.source === null) return removeEventListener("message", listen);
+    if (event.source !== made.contentWindow || typeof event.data !== "object") return;
+    if (event.data?.ready) made.contentWindow.postMessage(content, "*");
+    const height = Number(event.data?.height);
+    if (height > 0) made.style.height = `${Math.min(MAX_FRAME, height + 20)}px`;
+  };
+  addEventListener("message", listen);
+  return made;
 }

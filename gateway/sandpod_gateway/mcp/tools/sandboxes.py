@@ -1,24 +1,21 @@
 """The toolset `sandboxes`: create, list, get, close."""
 
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
 
-from sandpod_api.base import rfc3339
 from sandpod_api.names import NETWORK_NONE, is_dns_label
 from sandpod_gateway.api.results import Closed, ErrorCode, SandboxInfo, SandboxList
 from sandpod_gateway.auth.current import current_owner
-from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord, WorkspaceRequest
+from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import check_text
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.toolbox import Parts, Toolbox
 from sandpod_gateway.runs.request import OTHER_NAMES
-from sandpod_gateway.sandboxes.service import Sandboxes
+from sandpod_gateway.sandboxes.describing import info_of
 from sandpod_gateway.secrets.values import parse_secrets
 
-_AS_RECORDED: Final = ("status", "reason", "message", "template", "image", "network", "persistent")
 _AS_TEMPLATE: Final = arguments.WorkspaceArgument()
 MAX_NAME = 128  # characters; names are hashed before they become labels
 
@@ -77,19 +74,19 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
             cold_start=cold_start,
             secrets=parse_secrets(secrets or {}, arguments.RUN_TOOLS, OTHER_NAMES),
         )
-        return _info(await sandboxes.create(request), sandboxes)
+        return info_of(await sandboxes.create(request), sandboxes)
 
     @toolbox.tool("List sandboxes", toolset="sandboxes", effect="read")
     async def list_sandboxes() -> SandboxList:
         """List your sandboxes with status and expiry, oldest first."""
         records = await sandboxes.list(current_owner())
-        return SandboxList(sandboxes=[_info(record, sandboxes) for record in records])
+        return SandboxList(sandboxes=[info_of(record, sandboxes) for record in records])
 
     @toolbox.tool("Get a sandbox", toolset="sandboxes", effect="read")
     async def get_sandbox(sandbox: arguments.RequiredSandbox) -> SandboxInfo:
         """Return a sandbox's status, age, packages and expiry, and why it can't be used if so."""
         record = await sandboxes.find(current_owner(), sandbox)
-        return _info(record, sandboxes).model_copy(update={"packages": parts.installer.added(record.name)})
+        return info_of(record, sandboxes).model_copy(update={"packages": parts.installer.added(record.name)})
 
     @toolbox.tool("Close a sandbox", toolset="sandboxes", effect="write")
     async def close_sandbox(*, sandbox: arguments.RequiredSandbox, force: Force = False) -> Closed:
@@ -116,17 +113,3 @@ def _label(text: str, what: str) -> str:
         step = "Read sandpod://capabilities for those that exist."
         raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
     return text
-
-
-def _info(record: SandboxRecord, sandboxes: Sandboxes) -> SandboxInfo:
-    now = datetime.now(UTC)
-    return SandboxInfo(
-        sandbox=record.name,
-        name=record.session or None,
-        **{name: getattr(record, name) for name in _AS_RECORDED},
-        created_at=rfc3339(record.created),
-        last_activity_at=rfc3339(record.last_activity) if record.last_activity is not None else None,
-        expires_at=rfc3339(record.expires) if record.expires is not None else None,
-        age_seconds=max(0.0, round((now - record.created).total_seconds(), 3)),
-        running=sandboxes.running(record.name),
-    )

@@ -8,7 +8,8 @@ from sandpod_gateway.api.account_results import PoolCondition, PoolInfo, PoolLis
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.callers import owner_of
 from sandpod_gateway.auth.current import current_caller
-from sandpod_gateway.backends.base import Backend, PoolRecord, no_such_pool
+from sandpod_gateway.backends.base import Backend, PoolRecord
+from sandpod_gateway.backends.refusals import no_such_pool
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp.toolbox import Toolbox
 

@@ -174,6 +174,7 @@ async def test_files_are_kept_under_an_address_that_changes_with_them(tmp_path: 
         answer = await http.get(f"{static}/app.js")
         assert answer.headers["content-type"].startswith("text/javascript")
         assert answer.headers["cache-control"].endswith("immutable")
+        assert answer.headers["access-control-allow-origin"] == "*"  # for frames without an origin
         assert (await http.get("/console/static/old/app.js")).headers["cache-control"] == "no-store"
         for wrong in ("nothing.js", "../app.py", "%2e%2e/app.py", "vendor"):
             assert (await http.get(f"{static}/{wrong}")).status_code == 404

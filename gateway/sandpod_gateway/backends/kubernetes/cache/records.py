@@ -1,8 +1,8 @@
 """What a Sandbox object means to the gateway: whether it can be claimed, is live, and its record for callers. Pure."""
 
 import json
-from collections.abc import Mapping
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -10,9 +10,11 @@ from pydantic import ValidationError
 from sandpod_api import names
 from sandpod_api.conditions import Condition, ConditionType, find, is_true
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate, parse_quantity
-from sandpod_gateway.backends.base import PoolRecord, SandboxRecord, Status, TemplateInfo
+from sandpod_gateway.backends.base import PoolRecord, SandboxEvent, SandboxRecord, Status, TemplateInfo
 
 _ENDED: Final = frozenset({"Failed", "Expired"})
+_MAX_REASON: Final = 128  # characters of an Event's, as the API server has it
+_MAX_MESSAGE: Final = 1024
 
 
 def is_claimable(sandbox: Sandbox) -> bool:
@@ -85,6 +87,7 @@ def to_record(sandbox: Sandbox) -> SandboxRecord | None:
         persistent=sandbox.spec.workspace is not None and sandbox.spec.workspace.persistent,
         has_secrets=names.ANNOTATION_SECRETS in sandbox.metadata.annotations,
         refers_to_secrets=bool(claim.secrets),
+        conditions=tuple(sandbox.status.conditions),
         metadata=_metadata(sandbox.metadata.annotations.get(names.ANNOTATION_METADATA, "")),
         resumed=suspended.last_transition_time if suspended is not None and suspended.status == "False" else None,
     )
@@ -132,6 +135,38 @@ def _wanted(pool: SandboxPool) -> int:
         return pool.spec.replicas
     wanted = pool.status.desired_replicas
     return pool.spec.autoscale.min_replicas if wanted is None else wanted
+
+
+def to_records(sandboxes: Iterable[Sandbox]) -> list[SandboxRecord]:
+    """Return what callers learn of the claimed ones, oldest first."""
+    return sorted(filter(None, map(to_record, sandboxes)), key=lambda record: (record.created, record.name))
+
+
+def events_selector(sandbox: Sandbox) -> str:
+    """Return the field selector of a Sandbox's Events."""
+    about = {"kind": "Sandbox", "name": sandbox.metadata.name, "uid": sandbox.metadata.uid}
+    return ",".join(f"involvedObject.{field}={value}" for field, value in about.items())
+
+
+def event_records(bodies: Iterable[Mapping[str, Any]]) -> tuple[SandboxEvent, ...]:
+    """Return what callers learn of Events, oldest first."""
+    return tuple(sorted(map(_event, bodies), key=lambda event: (event.time is not None, event.time)))
+
+
+def _event(body: Mapping[str, Any]) -> SandboxEvent:
+    """Return an Event with texts that are bounded: anybody may have written it."""
+    time = body.get("lastTimestamp") or body.get("eventTime") or body.get("firstTimestamp")
+    try:
+        when = None if time is None else datetime.fromisoformat(str(time))
+    except ValueError:
+        when = None
+    return SandboxEvent(
+        time=when if when is None or when.tzinfo is not None else when.replace(tzinfo=UTC),
+        reason=str(body.get("reason") or "")[:_MAX_REASON],
+        message=str(body.get("message") or "")[:_MAX_MESSAGE],
+        is_warning=body.get("type") == "Warning",
+        count=count if isinstance(count := body.get("count"), int) and count > 0 else 1,
+    )
 
 
 def workspace_max(template: SandboxTemplate) -> int:

@@ -56,6 +56,10 @@ class SandboxStore:
         """Return all Sandboxes that the owner claimed, ended ones included."""
         return list(self._owned.get(owner, {}).values())
 
+    def claimed(self) -> list[Sandbox]:
+        """Return all Sandboxes that somebody claimed, ended ones included."""
+        return [sandbox for owned in self._owned.values() for sandbox in owned.values()]
+
     def warm(self, template: str) -> list[Sandbox]:
         """Return the template's Sandboxes that can be claimed."""
         return list(self._warm.get(template, {}).values())

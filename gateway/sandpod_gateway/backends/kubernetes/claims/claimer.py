@@ -28,7 +28,7 @@ from pydantic import ValidationError
 
 from sandpod_api import names
 from sandpod_api.types import Claim, Sandbox, SandboxTemplate
-from sandpod_gateway.backends.base import ClaimRequest, pool_exhausted
+from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.backends.kubernetes.cache.records import status_of
 from sandpod_gateway.backends.kubernetes.claims import patches as claims
 from sandpod_gateway.backends.kubernetes.claims.patches import Wanted
@@ -36,6 +36,7 @@ from sandpod_gateway.backends.kubernetes.claims.readiness import Waker
 from sandpod_gateway.backends.kubernetes.cluster import translated
 from sandpod_gateway.backends.kubernetes.sandbox_secrets import build_secret
 from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
+from sandpod_gateway.backends.refusals import pool_exhausted
 from sandpod_kube.errors import ClusterError, NotFoundError, RefusedError, UnreachableError
 from sandpod_kube.resources import SECRETS
 from sandpod_telemetry import attributes, tracing

@@ -17,9 +17,10 @@ from sandpod_api.base import rfc3339
 from sandpod_api.templates import SecretKeyRef, SecretVariable
 from sandpod_api.types import Claim, Lifetime, Sandbox, SandboxSpec, SandboxTemplate, TemplateRef, Workspace
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest, invalid
+from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
 from sandpod_gateway.backends.kubernetes.cache.records import is_live, workspace_max
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
+from sandpod_gateway.backends.refusals import invalid
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.secrets.values import Secret, dump
 

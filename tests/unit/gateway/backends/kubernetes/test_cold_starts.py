@@ -8,9 +8,10 @@ from pydantic import ValidationError
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import ALL
-from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest, pool_exhausted
+from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.local.settings import LocalSettings
+from sandpod_gateway.backends.refusals import pool_exhausted
 from sandpod_gateway.capabilities import capabilities
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.settings import Settings

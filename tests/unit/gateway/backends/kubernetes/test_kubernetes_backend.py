@@ -107,6 +107,37 @@ async def test_a_sandbox_is_suspended_and_its_lifetime_changed_in_its_resource(
     assert refused.value.code == ErrorCode.SESSION_NOT_FOUND
 
 
+async def test_a_sandboxs_conditions_and_events_are_told_and_none_where_they_may_not_be_read(
+    kube: KubeServer, backend: KubernetesBackend
+) -> None:
+    kube.show("ADDED", body("s", claim=held_by("alice")))
+    kube.show("ADDED", body("t", claim=held_by("bob")))
+    await seen(backend, "t")
+    record = await backend.get("s")
+    assert record is not None
+    assert [each.type for each in record.conditions] == ["Ready"]
+    assert [each.name for each in await backend.every()] == ["s", "t"]
+    about = {"kind": "Sandbox", "name": "s", "uid": kube.api.objects["s"]["metadata"]["uid"]}
+    of = {"involvedObject": about, "reason": "Ready", "message": "It runs."}
+    kube.told = [
+        {**of, "lastTimestamp": "2026-11-30T10:00:01Z", "type": "Warning", "count": 3, "message": "x" * 5000},
+        {**of, "lastTimestamp": None, "eventTime": "2026-11-30T10:00:00.5Z"},
+        {**of, "involvedObject": {**about, "uid": "of one before"}},
+        {"involvedObject": about, "lastTimestamp": "never", "count": "many"},
+    ]
+    told = [
+        (each.time, each.reason, len(each.message), each.is_warning, each.count) for each in await backend.events("s")
+    ]
+    at = datetime(2026, 11, 30, 10, tzinfo=UTC)
+    assert told == [
+        (None, "", 0, False, 1),
+        (at + timedelta(seconds=0.5), "Ready", 8, False, 1),
+        (at + timedelta(seconds=1), "Ready", 1024, True, 3),
+    ]
+    kube.denied = {"list events"}
+    assert await backend.events("s") == await backend.events("none") == ()
+
+
 async def test_a_start_without_a_kubeconfig_says_so(tmp_path: Path) -> None:
     assert "no cluster to use" in (await refusal(tmp_path / "none")).message
 
