@@ -189,6 +189,7 @@ async def main() -> None:
     """Measure, print row by row, and write the results."""
     options = parse()
     where = machine(cluster=options.where == "cluster")
+    version = said("git", "-C", str(ROOT), "describe", "--always", "--dirty")
     print(f"load before: {where.load_before[0]}\n{HEAD}\n{'-' * len(HEAD)}")
     rows, beside = [], Beside()
     async for row in local(options) if options.where == "local" else cluster(options, beside):
@@ -198,7 +199,7 @@ async def main() -> None:
         await print_tokens()
     Results(
         date=f"{datetime.now(UTC):%Y-%m-%d}",
-        version=said("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
+        version=version,
         command=f"make {TARGETS[options.where]}",
         arguments=" ".join(sys.argv[2:]),
         machine=where.model_copy(update={"load_after": load()}),
