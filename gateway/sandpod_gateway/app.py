@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Mount
 
 from sandpod_gateway.audit.log import AuditLog
 from sandpod_gateway.auth.api_keys import KeyFile
-from sandpod_gateway.auth.callers import LOCAL, LOCAL_KEY_ID
+from sandpod_gateway.auth.callers import LOCAL, LOCAL_KEY_ID, Caller
 from sandpod_gateway.auth.factory import create_auth
 from sandpod_gateway.auth.key_changes import KeyChanges
 from sandpod_gateway.auth.key_file import WatchedFile
@@ -253,6 +253,7 @@ class Gateway:
             requests=requests,
             refusals=refusals,
             caller_of_key=self._keys.caller_of_key if self._has_callers else {LOCAL_KEY_ID: LOCAL}.get,
+            keys_of_owner=self._keys.of_owner if self._has_callers else _only_local,
             sessions=sessions,
             hosts=hosts,
             origins=origins,
@@ -283,3 +284,7 @@ class Gateway:
     def metrics_app(self) -> Starlette:
         """Return the ASGI app for the port of metrics."""
         return Starlette(routes=[metrics_route(self.metrics.registry)])
+
+
+def _only_local(owner: str) -> list[tuple[Caller, int | None]]:
+    return [(LOCAL, None)] if owner == LOCAL.owner else []

@@ -48,6 +48,7 @@ class Faces:
     requests: Requests
     refusals: RefusedRequests
     caller_of_key: Callable[[bytes], Caller | None]
+    keys_of_owner: Callable[[str], Sequence[tuple[Caller, int | None]]]
     sessions: Sessions  # of the console
     hosts: list[str]
     origins: list[str] | None
@@ -58,7 +59,8 @@ class Faces:
         """Return their routes; `sign_in` are those of a sign-in through the gateway."""
         settings, parts, requests = self.settings, self.parts, self.requests
         files = RestFiles(self.file_routes, settings.toolsets)
-        shells = Terminals(parts.sandboxes, settings.limits), requests, self.audit, self.servers[0].auth
+        terminals = Terminals(parts.sandboxes, settings.limits)
+        shells = terminals, requests, self.audit, self.servers[0].auth
         rest = Rest(
             self.servers,
             parts.background,
@@ -71,21 +73,22 @@ class Faces:
         guards: dict[str, Any] = {"hosts": self.hosts, "origins": self.origins, "refusals": self.refusals}
         found: list[BaseRoute] = [with_any_name(Mount(REST_PREFIX, rest.app(**guards)))]
         if settings.e2b.enabled:
-            found.append(with_any_name(Mount(E2B_PREFIX, self._e2b(files).app(**guards))))
+            found.append(with_any_name(Mount(E2B_PREFIX, self._e2b(files, terminals).app(**guards))))
         if settings.console.enabled:
             shown = self.servers[0], rest.result, parts.sandboxes, files, self.sessions, self.version, sign_in
             found += Console(*shown).routes(**guards)
         return found
 
-    def _e2b(self, files: RestFiles) -> E2b:
+    def _e2b(self, files: RestFiles, terminals: Terminals) -> E2b:
         settings = self.settings
         calls = Calls(
             mcp=self.servers[0],
             parts=self.parts,
             requests=self.requests,
             audit=self.audit,
-            tokens=SandboxTokens(self.links, self.caller_of_key),
+            tokens=SandboxTokens(self.links, self.caller_of_key, self.keys_of_owner),
             lifetimes=Lifetimes(self.parts.sandboxes, self.backend),
+            terminals=terminals,
             toolsets=settings.toolsets or ALL,
         )
         return E2b(calls, files, settings.limits, domain=settings.e2b.domain, peers=self.peers, ending=self.ending)

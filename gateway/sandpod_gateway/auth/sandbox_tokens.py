@@ -3,14 +3,15 @@
 A token says which secret signed it, when it ends and which API key made it, with a message authentication code
 (HMAC-SHA256) over these, the owner and the sandbox; nothing is stored, so any gateway checks it. The key is looked up
 at each use: the token ends with it, and has its scopes as they are then. A caller who signed in elsewhere has no key
-here, so that such a token says who that is, and ends with the credential that it was made for.
+here, so that such a token says who that is, and ends with the credential that it was made for. All that a key gets for
+a sandbox in a quarter of a day is one token, so that those which clients sign with can be found again.
 """
 
 import base64
 import hashlib
 import hmac
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -23,6 +24,7 @@ from sandpod_gateway.auth.current import CallerToken
 from sandpod_gateway.auth.links import ID_BYTES, LinkKey, Links
 
 MAX_SECONDS: Final = DAY  # a secret outlives its successor for as long
+STEP_SECONDS: Final = DAY // 4  # between the ends of two tokens
 MAX_TOKEN: Final = 2048  # characters
 _PREFIX: Final = "sbt_"
 _PURPOSE: Final = "sandpod sandbox token 1"  # so that no code of a link is ever one of these
@@ -52,21 +54,25 @@ class SandboxTokens:
 
     links: Links
     caller_of_key: Callable[[bytes], Caller | None]  # by a key's id; None when the key is not valid
+    keys_of_owner: Callable[[str], Sequence[tuple[Caller, int | None]]]  # their callers, and the ends of these keys
 
     def make(self, caller: Caller, sandbox: str, *, until: int | None) -> str:
-        """Return a token for a sandbox of the caller's, valid for a day or `until` a time in seconds since 1970.
+        """Return a token for a sandbox of the caller's, valid for 18 hours or more, or `until` a time (Unix seconds).
 
         Raises SandpodError (backend_unavailable): there is no secret to sign with.
         """
-        key, end = self.links.signing(), int(self.links.clock()) + MAX_SECONDS
-        who = None
-        if caller.key_id == TOKEN_KEY_ID:
-            who = _SignedIn(owner=caller.owner, tenant=caller.tenant, role=caller.role)
-        claims = _Claims(
-            signed_by=key.id, end=end if until is None else min(end, until), key=caller.key_id.hex(), signed_in=who
-        )
-        content = claims.model_dump_json(exclude_none=True).encode()
-        return f"{_PREFIX}{_encoded(content)}.{_encoded(_code(key, content, caller.owner, sandbox))}"
+        return _token(self.links.signing(), caller, sandbox, _end(self._newest_end(), until))
+
+    def of(self, owner: str, sandbox: str) -> Iterator[str]:
+        """Yield the tokens for a sandbox that its owner's keys may have got, and that are valid still."""
+        now, newest = int(self.links.clock()), self._newest_end()
+        for caller, until in self.keys_of_owner(owner):
+            for key in reversed(self.links.in_force()):
+                ends = {_end(end, until) for end in range(newest, now, -STEP_SECONDS)}
+                yield from (_token(key, caller, sandbox, end) for end in ends if end > now)
+
+    def _newest_end(self) -> int:
+        return int(self.links.clock()) // STEP_SECONDS * STEP_SECONDS + MAX_SECONDS
 
     def check(self, token: str, sandbox: str) -> CallerToken | None:
         """Return for whom a token acts in a sandbox; None when it is not valid there, or not any more."""
@@ -90,6 +96,19 @@ class SandboxTokens:
             return None
         name = hashlib.sha256(token.encode()).hexdigest()  # never the credential itself
         return CallerToken(token=name, client_id=caller.owner, scopes=[], expires_at=claims.end, caller=caller)
+
+
+def _end(end: int, until: int | None) -> int:
+    return end if until is None else min(end, until)
+
+
+def _token(key: LinkKey, caller: Caller, sandbox: str, end: int) -> str:
+    who = None
+    if caller.key_id == TOKEN_KEY_ID:
+        who = _SignedIn(owner=caller.owner, tenant=caller.tenant, role=caller.role)
+    claims = _Claims(signed_by=key.id, end=end, key=caller.key_id.hex(), signed_in=who)
+    content = claims.model_dump_json(exclude_none=True).encode()
+    return f"{_PREFIX}{_encoded(content)}.{_encoded(_code(key, content, caller.owner, sandbox))}"
 
 
 def _code(key: LinkKey, content: bytes, owner: str, sandbox: str) -> bytes:

@@ -8,12 +8,13 @@ from typing import Final
 from fastmcp.server.auth import AccessToken, TokenVerifier
 
 from sandpod_gateway.auth.api_keys import KeyEntry, KeyFile, hash_key, key_id
-from sandpod_gateway.auth.callers import Caller
+from sandpod_gateway.auth.callers import Caller, owner_of
 from sandpod_gateway.auth.current import CallerToken
 
 logger = logging.getLogger(__name__)
 
 MAX_KEY: Final = 256  # characters; longer ones are not hashed
+MAX_TRIED: Final = 64  # keys of one owner that a signature is looked for among
 RESOURCE_PATH: Final = "/mcp"  # of the server, which tokens are for
 
 
@@ -45,6 +46,14 @@ class Keys:
         entry = self._valid(wanted)
         return None if entry is None else entry.caller()
 
+    def of_owner(self, owner: str) -> list[tuple[Caller, int | None]]:
+        """Return the callers of an owner's newest keys, with the ends of these keys."""
+        now, found = datetime.now(UTC), list[tuple[Caller, int | None]]()
+        for entry in reversed(self._entries.values()):
+            if len(found) < MAX_TRIED and owner_of(entry.tenant or "", entry.user) == owner and entry.is_valid(now):
+                found.append((entry.caller(), _seconds(entry.expires)))
+        return found
+
     def verify(self, token: str) -> CallerToken | None:
         """Return who a key belongs to, or None."""
         if len(token) > MAX_KEY:
@@ -57,13 +66,17 @@ class Keys:
             token=entry.hash,
             client_id=entry.user,
             scopes=[],
-            expires_at=None if entry.expires is None else int(entry.expires.timestamp()),
+            expires_at=_seconds(entry.expires),
             caller=entry.caller(),
         )
 
     def _valid(self, wanted: bytes) -> KeyEntry | None:
         entry = self._entries.get(wanted)
         return entry if entry is not None and entry.is_valid(datetime.now(UTC)) else None
+
+
+def _seconds(time: datetime | None) -> int | None:
+    return None if time is None else int(time.timestamp())
 
 
 class Verifier(TokenVerifier):

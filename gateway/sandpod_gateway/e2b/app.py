@@ -28,12 +28,13 @@ from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.e2b.calls import SANDBOX, Calls
 from sandpod_gateway.e2b.control import Control
 from sandpod_gateway.e2b.errors import GONE, NotHereError, answer, answer_inside, sentence
-from sandpod_gateway.e2b.files import Contents
+from sandpod_gateway.e2b.files import SIGNED, Contents
 from sandpod_gateway.e2b.filesystem import USER, Filesystem
 from sandpod_gateway.e2b.hosts import PORT_HEADER, SANDBOX_HEADER, hosts_of
 from sandpod_gateway.e2b.interpreter import Interpreter
 from sandpod_gateway.e2b.processes import Processes
 from sandpod_gateway.e2b.rpc import Rpc, refused
+from sandpod_gateway.e2b.signatures import signer
 from sandpod_gateway.e2b.watches import Watches
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.audit import RefusedRequests
@@ -207,11 +208,15 @@ class _Admission:
         scope[SANDBOX] = sandbox = headers.get(SANDBOX_HEADER, "")
         token = self._calls.tokens.check(_token(headers), sandbox)
         try:
+            path, query = scope["path"].removeprefix(scope.get("root_path", "")), Request(scope).query_params
+            if token is None and path == "/files" and "signature" in query:
+                token = await signer(self._calls.tokens, self._calls.parts.sandboxes, sandbox, scope["method"], query)
+                scope[SIGNED] = True
             if headers.get(PORT_HEADER, "49983") not in PORTS:
                 raise NotHereError("The ports of programs in sandboxes can't be reached here.")
             if token is None:
                 raise key_needed()
-            _check_user(headers.get("authorization", ""), Request(scope).query_params.get("username"))
+            _check_user(headers.get("authorization", ""), query.get("username"))
         except SandpodError as error:
             await refused(error, Request(scope))(scope, receive, send)
             return

@@ -25,6 +25,7 @@ from sandpod_gateway.mcp.toolbox import Parts, SetTool
 from sandpod_gateway.rest.requests import ACTS, while_connected
 from sandpod_gateway.runs.follow import Check, follow
 from sandpod_gateway.sandboxes.lifetimes import Lifetimes
+from sandpod_gateway.terminals.service import Terminals
 from sandpod_gateway.usage.amounts import account_of
 
 SANDBOX: Final = "sandpod.e2b.sandbox"  # in the scope of a request that is for one: its handle
@@ -40,6 +41,7 @@ class Calls:
     audit: AuditLog
     tokens: SandboxTokens
     lifetimes: Lifetimes
+    terminals: Terminals
     toolsets: frozenset[str]  # that the server's settings choose
 
     async def tool(self, request: Request, name: str, /, **arguments: Any) -> tuple[dict[str, Any], list[ImageContent]]:

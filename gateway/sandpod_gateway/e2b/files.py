@@ -17,13 +17,15 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.e2b.calls import SANDBOX
 from sandpod_gateway.e2b.errors import NotHereError
 from sandpod_gateway.e2b.paths import inside, outside
+from sandpod_gateway.e2b.uploads import plain
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.rest.files import RestFiles
 
+SIGNED: Final = "sandpod.e2b.signed"  # in the scope of a request whose address says who has signed it
 MAX_FILES: Final = 1000  # in one request
 MAX_BOUNDARY: Final = 70  # characters, as RFC 2046 has it
 _STEP: Final = "Send multipart/form-data, or a single file as application/octet-stream."
-_OF_THE_BODY: Final = frozenset({b"content-length", b"content-type"})
+_OF_THE_BODY: Final = frozenset({b"content-encoding", b"content-length", b"content-type"})
 
 
 class Piece(NamedTuple):
@@ -100,20 +102,21 @@ class Contents:
             return lambda _, receive, send: app(inner.scope, receive, send)
         if any(name.startswith("x-metadata-") for name in request.headers):
             raise NotHereError("Files have no metadata here.")
-        if request.headers.get("content-encoding", "identity") != "identity":
-            raise NotHereError("Compressed uploads are not taken here.")
+        body = plain(request.stream(), request.headers.get("content-encoding", ""))
         kind, options = parse_options_header(request.headers.get("content-type"))
         if kind == b"application/octet-stream":
-            return _written([await self._write(request, _checked(wanted), request.stream())])
+            return _written([await self._write(request, _checked(wanted), body)])
         boundary = options.get(b"boundary", b"")
         if kind != b"multipart/form-data" or not 0 < len(boundary) <= MAX_BOUNDARY:
             raise SandpodError(ErrorCode.INVALID_ARGUMENT, "The body is no files.", next_step=_STEP)
-        pieces, paths = Multipart(boundary).pieces(request.stream()), list[str]()
+        pieces, paths = Multipart(boundary).pieces(body), list[str]()
         async for piece in pieces:
             if piece.kind == "head":
-                if len(paths) >= MAX_FILES:
+                # Who signed an address with a path meant one file alone.
+                most = 1 if wanted and SIGNED in request.scope else MAX_FILES
+                if len(paths) >= most:
                     step = "Send them in several requests."
-                    raise SandpodError(ErrorCode.INVALID_ARGUMENT, f"Over {MAX_FILES} files came.", next_step=step)
+                    raise SandpodError(ErrorCode.INVALID_ARGUMENT, f"More than {most} files came.", next_step=step)
                 path = _checked(wanted if wanted is not None and not paths else piece.data.decode("utf-8", "replace"))
                 paths.append(await self._write(request, path, _content(pieces)))
         return _written(paths)

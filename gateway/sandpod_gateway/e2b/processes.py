@@ -5,7 +5,6 @@ A process id stands for a run's name, so that any gateway finds the run again; n
 
 import base64
 import binascii
-import hashlib
 import shlex
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Final
@@ -13,22 +12,21 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.api.run_results import Language, Outcome, RunResult
+from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.auth.current import current_owner
 from sandpod_gateway.e2b.calls import SANDBOX, Calls
-from sandpod_gateway.e2b.errors import NotHereError
 from sandpod_gateway.e2b.paths import folder
+from sandpod_gateway.e2b.process_forms import command, end_event, process_id
+from sandpod_gateway.e2b.pty import Ptys, size_of, terminal_command
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.runs.follow import Check
 from sandpod_gateway.runs.request import RunRequest
+from sandpod_gateway.terminals.service import TerminalRequest, is_terminal
 
 Messages = AsyncGenerator[dict[str, Any], None]
 
-NO_TERMINAL: Final = "There are no terminals here: a program's output and input are streams."
 TIMEOUT: Final = "connect-timeout-ms"
-_SHELLS: Final = frozenset({"/bin/bash", "bash", "/bin/sh", "sh"})
-_KILLED: Final = -1  # the exit code of what was ended by a signal
 MAX_DIGITS: Final = 12
 
 
@@ -38,20 +36,26 @@ class Processes:
     def __init__(self, calls: Calls, limits: RunLimits) -> None:
         self._calls = calls
         self._limits = limits
+        self._ptys = Ptys(calls)
 
     async def start(self, request: Request, message: dict[str, Any], check: Check) -> Messages:
-        """Start a command, and stream what it writes."""
-        if message.get("pty") is not None:
-            raise NotHereError(NO_TERMINAL)
+        """Start a command, and stream what it writes, or what the terminal shows that it has."""
         config = _object(message, "process")
         where, beside = folder(_text(config, "cwd"))
         code = command(_text(config, "cmd"), config.get("args") or [])
+        env, timeout = _texts(config.get("envs") or {}), self._timeout(request)
+        if message.get("pty") is not None:
+            cols, rows = size_of(message)
+            wanted = TerminalRequest(
+                command=terminal_command(code, beside), cwd=where, env=env, cols=cols, rows=rows, timeout=timeout
+            )
+            return self._ptys.start(request, wanted, check)
         run = RunRequest(
             language=Language.SHELL,
             code=f"cd -- {shlex.quote(beside)} || exit 1\n{code}" if beside else code,
             cwd=where,
-            env=_texts(config.get("envs") or {}),
-            timeout=self._timeout(request),
+            env=env,
+            timeout=timeout,
             # Without the field an older client means to send some.
             open_stdin=message.get("stdin", True) is True,
         )
@@ -62,6 +66,8 @@ class Processes:
     async def connect(self, request: Request, message: dict[str, Any], check: Check) -> Messages:
         """Stream what a command has written and goes on writing."""
         run_id = await self._find(request, message)
+        if is_terminal(run_id):
+            return self._ptys.connect(request, run_id, check)
         await self._calls.tool(request, "read_run", run_id=run_id, max_output=100)
         return self._events(run_id, check)
 
@@ -74,9 +80,9 @@ class Processes:
         return {"processes": found}
 
     async def send_input(self, request: Request, message: dict[str, Any]) -> dict[str, Any]:
-        """Send input to a command."""
-        data = _input(_object(message, "input"))
-        await self._write(request, await self._find(request, message), data)
+        """Send input to a command, or a terminal."""
+        run_id = await self._find(request, message)
+        await self._write(request, run_id, _input(_object(message, "input"), run_id))
         return {}
 
     async def stream_input(self, request: Request, messages: AsyncIterator[dict[str, Any]]) -> dict[str, Any]:
@@ -86,14 +92,17 @@ class Processes:
             if "start" in message:
                 run_id = await self._find(request, _object(message, "start"))
             elif "data" in message and run_id is not None:
-                await self._write(request, run_id, _input(_object(_object(message, "data"), "input")))
+                await self._write(request, run_id, _input(_object(_object(message, "data"), "input"), run_id))
         if run_id is None:
             raise _invalid("The stream names no process.")
         return {}
 
     async def close_stdin(self, request: Request, message: dict[str, Any]) -> dict[str, Any]:
         """End a command's input."""
-        await self._write(request, await self._find(request, message), b"", last=True)
+        run_id = await self._find(request, message)
+        if is_terminal(run_id):
+            raise _invalid("The input of a terminal has no end: Ctrl-D is what its program takes for one.")
+        await self._write(request, run_id, b"", last=True)
         return {}
 
     async def send_signal(self, request: Request, message: dict[str, Any]) -> dict[str, Any]:
@@ -101,9 +110,13 @@ class Processes:
         await self._calls.tool(request, "stop_run", run_id=await self._find(request, message))
         return {}
 
-    async def update(self, _request: Request, _message: dict[str, Any]) -> dict[str, Any]:
+    async def update(self, request: Request, message: dict[str, Any]) -> dict[str, Any]:
         """Resize a terminal."""
-        raise NotHereError(NO_TERMINAL)
+        run_id = await self._find(request, message)
+        if not is_terminal(run_id):
+            raise _invalid("The process has no terminal.")
+        await self._ptys.resize(request, run_id, message)
+        return {}
 
     async def _write(self, request: Request, run_id: str, data: bytes, *, last: bool = False) -> None:
         async with self._calls.act(request, "send_input", like="stop_run"):
@@ -146,41 +159,12 @@ class Processes:
         return min(most, max(0.001, int(given) / 1e3)) if given.isdecimal() and len(given) <= MAX_DIGITS else most
 
 
-def process_id(run_id: str) -> int:
-    """Return the number that stands for a run: 31 bits, so that two of one sandbox never meet in practice."""
-    return int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:4]) >> 1 or 1
-
-
-def command(program: str | None, arguments: Any) -> str:
-    """Return what a shell is to run. Raises SandpodError: invalid_argument."""
-    if not program or not isinstance(arguments, list) or not all(isinstance(each, str) for each in arguments):
-        raise _invalid("A process has `cmd`, a text, and `args`, texts.")
-    if program in _SHELLS and len(arguments) > 1 and arguments[-2] in {"-c", "-lc"}:
-        return str(arguments[-1])
-    return shlex.join([program, *arguments])
-
-
-def end_event(result: RunResult) -> dict[str, Any]:
-    """Return how a command has ended. Raises SandpodError where that is no end of its own: timeout, sandbox_lost."""
-    if result.outcome == Outcome.TIMEOUT:
-        step = "Set a longer timeout."
-        raise SandpodError(ErrorCode.TIMEOUT, "The command ran for longer than its timeout.", next_step=step)
-    if result.outcome == Outcome.SANDBOX_LOST:
-        raise SandpodError(ErrorCode.SANDBOX_LOST, "The sandbox went away.", next_step="Create another one.")
-    exited = result.exit_code is not None
-    status = f"exit status {result.exit_code}" if exited else f"signal: {result.signal or 'killed'}"
-    end: dict[str, Any] = {"exitCode": result.exit_code if exited else _KILLED, "exited": exited, "status": status}
-    if result.outcome != Outcome.OK:
-        told = result.outcome in {Outcome.OUT_OF_MEMORY, Outcome.OUTPUT_LIMIT}
-        end["error"] = f"{status} ({str(result.outcome).replace('_', ' ')})" if told else status
-    return end
-
-
-def _input(given: dict[str, Any]) -> bytes:
-    if "pty" in given:
-        raise NotHereError(NO_TERMINAL)
+def _input(given: dict[str, Any], run_id: str) -> bytes:
+    name, other = ("pty", "stdin") if is_terminal(run_id) else ("stdin", "pty")
+    if other in given:
+        raise _invalid(f"The process takes `{name}`, not `{other}`.")
     try:
-        return base64.b64decode(_text(given, "stdin") or "", validate=True)
+        return base64.b64decode(_text(given, name) or "", validate=True)
     except (binascii.Error, ValueError) as error:
         raise _invalid("Input is base64.") from error
 

@@ -15,6 +15,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import MAX_ARGUMENTS_BYTES, MAX_PATH, RunLimits, check_text, text_size
 from sandpod_gateway.runner.channel import Channel
 from sandpod_gateway.runner.run_ids import new_run, run_id, split_run_id
+from sandpod_gateway.sandboxes.requests import ask_runner
 from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_gateway.terminals.output import Output, Place
 from sandpod_gateway.terminals.terminal import Terminal
@@ -34,6 +35,7 @@ class TerminalRequest:
     env: dict[str, str] = field(default_factory=dict)
     cols: int = 80
     rows: int = 24
+    timeout: float | None = None  # seconds; None for as long as any run may take
 
 
 class Terminals:
@@ -58,13 +60,13 @@ class Terminals:
                 "cwd": request.cwd,
                 "cols": request.cols,
                 "rows": request.rows,
-                "timeout": self._limits.max_run_timeout,
+                "timeout": self._seconds(request),
             }
             await self.sandboxes.touch(record)
             channel = self._channel(record, new_run(KIND), opening, request.command)
             await channel.open()
             name, sent = run_id(record.name, channel.name), text_size(request.command)
-            meter.background_began(account, record.name, name, sent=sent, seconds=self._limits.max_run_timeout)
+            meter.background_began(account, record.name, name, sent=sent, seconds=self._seconds(request))
         return Terminal(
             sandboxes=self.sandboxes,
             record=record,
@@ -82,7 +84,7 @@ class Terminals:
         try:
             home, run = split_run_id(name)
             record = await self.sandboxes.resolve(owner, sandbox, make=False)
-            if record.name != home or not run.startswith(f"{KIND}-"):
+            if record.name != home or not is_terminal(name):
                 raise _no_such_terminal()
             secrets = await self.sandboxes.secrets.of(record)
             channel = self._channel(record, run, {}, "")
@@ -103,10 +105,26 @@ class Terminals:
             output=Output(Place(channel.mark, channel.offset), secrets.masker, received),
         )
 
+    async def resize(self, owner: str, name: str, cols: int, rows: int) -> None:
+        """Change the size of a terminal, whoever has it. Raises SandpodError: not_found, sandbox_lost."""
+        sandbox, run = split_run_id(name)
+        record = await self.sandboxes.resolve(owner, sandbox, make=False)
+        size = {"cols": cols, "rows": rows}
+        await ask_runner(self.sandboxes, record, lambda runner: runner.send_of_channel("resize", run, size), again=True)
+
+    def _seconds(self, request: TerminalRequest) -> float:
+        most = self._limits.max_run_timeout
+        return most if request.timeout is None else min(most, request.timeout)
+
     def _channel(self, record: SandboxRecord, name: str, opening: dict[str, object], command: str) -> Channel:
         # To have it open is no use of the sandbox: one that was forgotten would keep it for as long as it lives.
         connect = partial(self.sandboxes.connection, record, use=False)
         return Channel(name, connect, opening, command.encode())
+
+
+def is_terminal(name: str) -> bool:
+    """Whether a run of that name is a terminal's."""
+    return split_run_id(name)[1].startswith(f"{KIND}-")
 
 
 def _check_scope() -> None:

@@ -43,6 +43,13 @@ async function main() {
   await sandbox.commands.closeStdin(cat.pid);
   assert.equal((await cat.wait()).stdout, "in\n");
 
+  let shown = "";
+  const pty = await sandbox.pty.create({ cols: 90, rows: 20, onData: (data) => { shown += Buffer.from(data); } });
+  await sandbox.pty.resize(pty.pid, { cols: 110, rows: 25 });
+  await sandbox.pty.sendInput(pty.pid, Buffer.from("stty size; exit\n"));
+  assert.equal((await pty.wait()).exitCode, 0);
+  assert.match(shown, /25 110/);
+
   await raised("CommandExitError", sandbox.commands.run("exit 3"));
   await raised("TimeoutError", sandbox.commands.run("sleep 60", { timeoutMs: 500 }));
   await raised("InvalidArgumentError", sandbox.commands.run("id", { user: "root" }));

@@ -1,14 +1,18 @@
 """E2B's Python client as its quick starts use it. Only E2B_API_URL, E2B_SANDBOX_URL and E2B_API_KEY are not E2B's."""
 
 import io
+import os
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 from e2b import (
     AuthenticationException,
     CommandExitException,
     FileNotFoundException,
     InvalidArgumentException,
+    PtySize,
     SandboxException,
     SandboxNotFoundException,
     SandboxNotRunningException,
@@ -110,6 +114,9 @@ def files(sandbox: Sandbox) -> None:
     assert bytes(sandbox.files.read("b.bin", format="bytes")) == data
     sandbox.files.write("s.bin", io.BytesIO(data))
     assert b"".join(sandbox.files.read("s.bin", format="stream")) == data
+    assert sandbox.files.write("data/z.bin", data, gzip=True).name == "z.bin"
+    assert bytes(sandbox.files.read("data/z.bin", format="bytes", gzip=True)) == data
+    sandbox.files.remove("data/z.bin")
     assert [each.name for each in sandbox.files.list("/home/user")] == ["b.bin", "data", "s.bin", "sub"]
     deep = {each.path: each.type for each in sandbox.files.list(".", depth=2)}
     assert deep["/home/user/sub/c d.txt"] is FileType.FILE
@@ -125,6 +132,19 @@ def files(sandbox: Sandbox) -> None:
     assert watch.get_new_events() == []
     watch.stop()
     sandbox.files.remove("new")
+    # Where a host's name says which sandbox is meant, these addresses are used as they are.
+    headers = {"E2b-Sandbox-Id": sandbox.sandbox_id, "Content-Type": "application/octet-stream"}
+    ways: list[tuple[Callable[..., str], bytes | None]] = [
+        (sandbox.upload_url, b"signed"),
+        (sandbox.download_url, None),
+    ]
+    for made, body in ways:
+        query = urlsplit(made("signed.txt", use_signature_expiration=600)).query
+        request = Request(f"{os.environ['E2B_SANDBOX_URL']}/files?{query}", body, headers)  # noqa: S310 - http
+        with urlopen(request, timeout=60) as answer:  # noqa: S310 - as above
+            came = answer.read()
+    assert (came, sandbox.files.read("signed.txt")) == (b"signed", "signed")
+    sandbox.files.remove("signed.txt")
     raised(FileNotFoundException, sandbox.files.read, "none")
     raised(FileNotFoundException, sandbox.files.list, "none")
     raised(InvalidArgumentException, sandbox.files.read, "/etc/passwd")
@@ -153,12 +173,38 @@ def commands(sandbox: Sandbox) -> None:
     raised(CommandExitException, sleeping.wait)
 
 
+def terminals(sandbox: Sandbox) -> None:
+    """Terminals, of any size, left and gone on with."""
+    shown = bytearray()
+    pty = sandbox.pty.create(PtySize(rows=30, cols=100), cwd="/home/user/sub", envs={"MINE": "it is"})
+    sandbox.pty.send_stdin(pty.pid, b'stty size; echo $MINE ${PWD##*/}; echo ne""xt\n')
+    for _, _, data in pty:
+        shown += data or b""
+        if b"next" in shown:
+            break
+    assert b"30 100" in shown
+    assert b"it is sub" in shown
+    assert pty.pid in {each.pid for each in sandbox.commands.list()}
+    pty.disconnect()
+    sandbox.pty.resize(pty.pid, PtySize(rows=40, cols=120))
+    again = sandbox.pty.connect(pty.pid)
+    sandbox.pty.stream_input(pty.pid, iter(["stty size;", "exit 3\n"]))
+    rest = bytearray()
+    assert "code 3" in raised(CommandExitException, again.wait, on_pty=rest.extend)
+    assert b"40 120" in rest
+    other = sandbox.pty.create(PtySize(rows=1, cols=1), cwd="/tmp")
+    raised(InvalidArgumentException, sandbox.commands.send_stdin, other.pid, "x")
+    assert (sandbox.pty.kill(other.pid), sandbox.pty.kill(other.pid)) == (True, False)
+    raised(CommandExitException, other.wait)
+
+
 def main() -> None:
     sandbox = Sandbox.create(timeout=300, metadata={"user": "42"}, envs={"NAME": "world"})
     sandboxes(sandbox)
     files(sandbox)
     code(sandbox)
     commands(sandbox)
+    terminals(sandbox)
     assert sandbox.kill()
     for function in (lambda: sandbox.commands.run("ls"), lambda: sandbox.files.read("a")):
         raised(SandboxNotRunningException, function)

@@ -44,6 +44,11 @@ async def test_programs_find_a_terminal_that_works(client: Client, other: Client
     await shell.tell("resize", cols=120, rows=40)
     await shell.until("40 120\r\n")
 
+    # Who has another stream types in, too, and changes the size.
+    await other.send({"t": "resize", "channel": shell.name, "cols": 70, "rows": 20})
+    await other.send({"t": "stdin", "run": shell.name}, b"stty size; echo be''side\n")
+    await shell.until("20 70\r\nbeside\r\n")
+
     await shell.type("sleep 600\n")
     await client.until_process("sleep 600")
     await shell.type("\x03code=$?\n")

@@ -11,7 +11,7 @@ from typing import Any
 
 from sandpod_runner.channels.channel import Channel
 from sandpod_runner.protocol.fields import whole
-from sandpod_runner.protocol.messages import CHANNEL_PIECE, MAX_TERMINAL
+from sandpod_runner.protocol.messages import CHANNEL_PIECE, CHANNEL_WINDOW, MAX_TERMINAL
 
 
 class PseudoTerminal(Channel):
@@ -63,6 +63,11 @@ class PseudoTerminal(Channel):
         self._typed += data
         if not waiting:
             self._write()
+
+    def type_in(self, data: bytes) -> None:
+        """Type in what did not come over the channel. What is too much for programs that don't read is not taken."""
+        if len(self._typed) + len(data) <= CHANNEL_WINDOW:
+            self.arrived(data)
 
     def finish(self) -> None:
         """Send what the programs wrote, and the end: all of them have ended."""

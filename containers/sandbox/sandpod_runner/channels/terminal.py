@@ -34,6 +34,11 @@ class TerminalRun(Run):
             self._program = Program([])
             self._program.fail(str(error))
 
+    def feed(self, data: bytes, offset: int | None, *, last: bool) -> None:
+        """Type it in, beside what comes over the channel: of such input there are no offsets and no end."""
+        del offset, last
+        self._terminal.type_in(data)
+
     async def follow(self) -> None:
         """See the program through to its end, of which nothing is left alive."""
         try:

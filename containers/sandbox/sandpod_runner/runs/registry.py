@@ -85,7 +85,7 @@ class Runs:
         """Pass input on to a run, unless it ended while the input was on the way. Raises Refusal: Malformed."""
         eof, run = flag(header, "eof"), self._live.get(run_name(header))
         if run is not None:
-            run.streams.feed(data, whole(header, "offset") if "offset" in header else None, last=eof)
+            run.feed(data, whole(header, "offset") if "offset" in header else None, last=eof)
 
     def cancel(self, name: str) -> None:
         """End a run. Raises Refusal: not_found."""

@@ -136,6 +136,10 @@ class Run(ABC):
         if not self.stopping.done():
             self.stopping.set_result(why)
 
+    def feed(self, data: bytes, offset: int | None, *, last: bool) -> None:
+        """Take input for its code; see `Streams`."""
+        self.streams.feed(data, offset, last=last)
+
     @abstractmethod
     async def follow(self) -> None:
         """See its code to the end, and record how it ended."""

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from sandpod_gateway.auth.callers import LOCAL, TOKEN_KEY_ID, Caller
 from sandpod_gateway.auth.links import Links, MemoryStore
-from sandpod_gateway.auth.sandbox_tokens import MAX_SECONDS, SandboxTokens
+from sandpod_gateway.auth.sandbox_tokens import MAX_SECONDS, STEP_SECONDS, SandboxTokens
 
 ALICE = Caller("user:alice", b"a" * 8, key="laptop")
 BOB = Caller("user:bob", b"b" * 8)
@@ -20,9 +20,13 @@ NOW = 1_000_000
 class Place:
     def __init__(self) -> None:
         self.now = float(NOW)
+        self.ends: dict[bytes, int] = {}
         self.callers = {caller.key_id: caller for caller in (ALICE, BOB, LOCAL)}
         self.links = Links(MemoryStore(), lambda _: None, clock=lambda: self.now)
-        self.tokens = SandboxTokens(self.links, self.callers.get)
+        self.tokens = SandboxTokens(self.links, self.callers.get, self.of_owner)
+
+    def of_owner(self, owner: str) -> list[tuple[Caller, int | None]]:
+        return [(caller, self.ends.get(caller.key_id)) for caller in self.callers.values() if caller.owner == owner]
 
     def who(self, token: str, sandbox: str = "sbx-1") -> Caller | None:
         found = self.tokens.check(token, sandbox)
@@ -57,6 +61,24 @@ async def test_a_token_ends_after_a_day_or_with_what_it_was_made_for(place: Plac
     assert (place.who(day), place.who(short)) == (ALICE, None)
     place.now = NOW + MAX_SECONDS
     assert place.who(day) is None
+
+
+@pytest.mark.promise("sandbox-tokens")
+async def test_the_tokens_that_clients_may_sign_with_are_found_again(place: Place) -> None:
+    carol, carols = Caller("user:carol", b"c" * 8), NOW + 100
+    place.callers[carol.key_id], place.ends[carol.key_id] = carol, carols
+    made = {place.tokens.make(ALICE, "sbx-1", until=None)}
+    assert [*place.tokens.of(carol.owner, "sbx-1")] == [place.tokens.make(carol, "sbx-1", until=carols)]
+    for _ in range(3):
+        place.now += STEP_SECONDS
+        made.add(place.tokens.make(ALICE, "sbx-1", until=None))
+    found = [*place.tokens.of(ALICE.owner, "sbx-1")]
+    assert (len(made), made <= {*found}) == (4, True)
+    assert {place.who(each) for each in found} == {ALICE}
+    assert [*place.tokens.of(carol.owner, "sbx-1")] == []  # whose key has ended
+    assert {*place.tokens.of(ALICE.owner, "sbx-2")}.isdisjoint(found)
+    place.now += MAX_SECONDS
+    assert made.isdisjoint(place.tokens.of(ALICE.owner, "sbx-1"))
 
 
 @pytest.mark.promise("sandbox-tokens")

@@ -18,7 +18,7 @@ from sandpod_gateway.e2b.errors import NotHereError, answer, answer_inside, conn
 from sandpod_gateway.e2b.files import Multipart
 from sandpod_gateway.e2b.hosts import addressed
 from sandpod_gateway.e2b.paths import folder, inside, outside
-from sandpod_gateway.e2b.processes import command, end_event, process_id
+from sandpod_gateway.e2b.process_forms import command, end_event, process_id
 from sandpod_gateway.e2b.results import end_events, error_of
 from sandpod_gateway.errors import SandpodError
 
