@@ -12,8 +12,13 @@ from typing import Final
 from bench.measures import MILLIS, WARM_UP
 from bench.rows import Row
 from sandpod import AsyncSandbox
+from sandpod.api import Api
+from sandpod.endpoint import Endpoint
+from sandpod.terminal import Terminal
+from sandpod.transport import AsyncTransport
 
 MEGABYTE: Final = 10**6
+ECHO_SECONDS: Final = 300  # for all keys together
 SIZE: Final = 200  # MB; a sandbox of the local backend has not much more
 # What a process is said to have taken after its end is what its parent had, too.
 _COPY: Final = """
@@ -26,20 +31,56 @@ finally:
 
 
 async def client(url: str, key: str | None, count: int) -> AsyncIterator[Row]:
-    """`Sandbox.run` in a context, and the memory that a large file takes on its way in and out."""
-    samples = []
+    """`Sandbox.run` in a context, keys in a terminal, and the memory of a large file on its way in and out."""
     async with AsyncSandbox("bench-client", url=url, key=key) as sandbox:
-        for _ in range(count + WARM_UP):
-            start = time.perf_counter()
-            assert (await sandbox.run("print(1)")).stdout == "1\n"
-            samples.append((time.perf_counter() - start) * MILLIS)
-        yield Row("client", samples[WARM_UP:])
+        for name, show in (("client", None), ("callback", _nothing)):
+            samples = []
+            for _ in range(count + WARM_UP):
+                start = time.perf_counter()
+                assert (await sandbox.run("print(1)", on_stdout=show)).stdout == "1\n"
+                samples.append((time.perf_counter() - start) * MILLIS)
+            yield Row(name, samples[WARM_UP:])
+        yield Row("echo", await _echo(url, key, "bench-client", count))
         with tempfile.TemporaryDirectory() as folder:
             here, there = f"{folder}/file", "bench-client:file"
             with open(here, "wb") as file:  # noqa: ASYNC230, PTH123 - nothing else is going on
                 file.truncate(SIZE * MEGABYTE)
             ways = (here, there), (there, f"{folder}/back")
             yield Row("copy", [await asyncio.to_thread(_copied, url, key, *way) for way in ways])
+
+
+def _nothing(_: str) -> None:
+    pass
+
+
+async def _echo(url: str, key: str | None, sandbox: str, count: int) -> list[float]:
+    """Type one key after the other in a shell, and return the milliseconds until the terminal shows each."""
+    shown: asyncio.Queue[bytes] = asyncio.Queue()
+    api = Api(AsyncTransport(), lambda: Endpoint(url.removesuffix("/mcp"), key))
+    terminal = Terminal(api, sandbox, shown.put, lambda: None)
+    running, samples = asyncio.create_task(terminal.run()), []
+
+    async def until(text: bytes) -> None:
+        seen = b""
+        while text not in seen:
+            seen += await shown.get()
+
+    try:
+        async with asyncio.timeout(ECHO_SECONDS):
+            await until(b"$ ")
+            for _ in range(count + WARM_UP):
+                start = time.perf_counter()
+                terminal.type(b"a")
+                await until(b"a")
+                samples.append((time.perf_counter() - start) * MILLIS)
+                terminal.type(b"\x7f")  # so that the line stays as short
+                await until(b"\b")
+            terminal.type(b"exit\n")
+            await running
+    finally:
+        running.cancel()
+        await api.close()
+    return samples[WARM_UP:]
 
 
 def _copied(url: str, key: str | None, source: str, target: str) -> float:

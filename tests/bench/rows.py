@@ -29,6 +29,10 @@ BUDGETS: Final = {
         what="E2B's run_code print(1), sandbox in use", unit="ms", limit="10 / 25", peer="as run_python_code"
     ),
     "client": Budget(what="the Python client's run, in a context", unit="ms", limit=None, peer="as run_python_code"),
+    "callback": Budget(
+        what="the same with a callback for its output", unit="ms", limit=None, peer="as run_python_code"
+    ),
+    "echo": Budget(what="key press to echo in a terminal", unit="ms", limit="30", peer="the stream alone 1"),
     "copy": Budget(what="sandpod cp's memory, 200 MB in and out", unit="MB", limit="64", peer=""),
     "team": Budget(what="keys, limits, usage, audit, secrets add", unit="ms", limit="1", peer="a call without"),
     "frame": Budget(what="frame round trip over the stream", unit="ms", limit="2 / 6", peer="a new exec 80"),
