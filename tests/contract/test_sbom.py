@@ -51,6 +51,17 @@ def test_bill_is_of_sandpod_and_says_what_needs_what(bill: dict[str, Any]) -> No
     assert {"fastmcp", "uvicorn", "pydantic"} <= {names[ref] for ref in needs[own["bom-ref"]]}
 
 
+def test_bill_has_each_javascript_library_that_the_console_has_a_copy_of(bill: dict[str, Any]) -> None:
+    assert bill
+    found = json.loads((ROOT / ".build/sbom/local-console.cdx.json").read_bytes())["components"]
+    named = {(each["purl"].partition("/")[2].rpartition("@")[0].replace("%40", "@"), each["version"]) for each in found}
+    licences = (ROOT / "gateway/sandpod_gateway/console/static/vendor/LICENSES.txt").read_text("utf-8")
+    copied = set(re.findall(r"^(\S+) (\S+) \(\S+\)\n=+$", licences, re.MULTILINE))
+    assert named == copied
+    assert len(copied) > 20
+    assert [each["name"] for each in found if not each.get("licenses")] == []
+
+
 def test_list_of_licences_has_each_package(bill: dict[str, Any]) -> None:
     rows = (ROOT / ".build/sbom/licenses.csv").read_text("utf-8").splitlines()
     assert len([row for row in rows if row.startswith("local,pkg:pypi/")]) == len(bill["components"])

@@ -13,6 +13,8 @@ from sandpod_gateway.mcp.toolbox import SetTool
 from sandpod_gateway.rest.answers import PROBLEM, ProblemDetails
 from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, RUNS, STARTED, Operation
 from sandpod_gateway.rest.pages import LIMIT, MAX_LIMIT
+from sandpod_gateway.rest.terminal import TERMINAL, TerminalQuery
+from sandpod_gateway.terminals.service import TOOL
 
 Schema = dict[str, Any]
 
@@ -68,6 +70,8 @@ def describe(listed: Sequence[Tool], version: str, *, keyed: bool) -> Schema:
         _add_run(paths[RUNS]["post"])
     if "/runs/{run_id}" in paths:
         paths[EVENTS] = {"get": _events(paths["/runs/{run_id}"]["get"])}
+    if TOOL in tools:
+        paths[TERMINAL] = {"get": _terminal()}
     if "create_link" in tools:  # the toolset of files as they are
         paths.setdefault(FILE, {}).update(_file())
     return {
@@ -205,3 +209,33 @@ def _events(read: Schema) -> Schema:
             "default": read["responses"]["default"],
         },
     }
+
+
+def _terminal() -> Schema:
+    """Describe how a terminal is opened, which goes on as a WebSocket."""
+    known = TerminalQuery.model_json_schema()["properties"]
+    query = [
+        {"name": name, "in": "query", "description": field.pop("description"), "schema": _given(field)}
+        for name, field in known.items()
+        if name != "tools"
+    ]
+    return {
+        "operationId": "open_terminal",
+        "summary": "Open a terminal",
+        "description": "A WebSocket. Binary messages are bytes: what is typed, and what is shown. Text messages are "
+        'JSON: you send {"ack": N} for N bytes of output that have come, and {"resize": [cols, rows]}; you get '
+        '{"terminal": name, "received": N, "offset": N} first, {"taken": N} for input, and {"exit": ...} or '
+        '{"error": ...} as the last one.',
+        "parameters": [{"name": "sandbox", "in": "path", "required": True, "schema": {"type": "string"}}, *query],
+        "responses": {
+            "101": {"description": "The terminal, as a WebSocket"},
+            "426": _response("The request is for no WebSocket", PROBLEM, _ref(ProblemDetails)),
+            "default": _response("Refused", PROBLEM, _ref(ProblemDetails)),
+        },
+    }
+
+
+def _given(field: Schema) -> Schema:
+    """Return the schema of what a parameter has where it is sent."""
+    one = next((each for each in field.get("anyOf", ()) if each != {"type": "null"}), field)
+    return {name: value for name, value in one.items() if name != "title" and value is not None}

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from fastmcp.server.auth import AuthProvider
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -49,14 +49,16 @@ _TOOLSET: Final = "core"  # of the tool that does the same
 _REFUSED, _FAILED = 1008, 1011  # codes of RFC 6455
 
 
-class _Query(StrictModel):
-    cols: Size = 80
-    rows: Size = 24
-    cwd: str = "."
-    command: str = ""
-    terminal: str | None = None  # one to go on with
-    received: Offset | None = None  # bytes of it that the client has
-    tools: str | None = None
+class TerminalQuery(StrictModel):
+    """What a request says in its query."""
+
+    cols: Annotated[Size, Field(description="Columns.")] = 80
+    rows: Annotated[Size, Field(description="Rows.")] = 24
+    cwd: Annotated[str, Field(description="Folder that it begins in.")] = "."
+    command: Annotated[str, Field(description="What to run in place of a shell.")] = ""
+    terminal: Annotated[str | None, Field(description="Name of one to go on with.")] = None
+    received: Annotated[Offset | None, Field(description="Bytes of its output that you have.")] = None
+    tools: Annotated[str | None, Field(description="Toolsets that the connection may use.")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +127,13 @@ class RestTerminals:
             message, step = "Terminals are off: their toolset is 'core'.", "Ask the administrator for another key."
             raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
         try:
-            query = _Query.model_validate(dict(request.query_params))
+            query = TerminalQuery.model_validate(dict(request.query_params))
         except ValidationError as error:
             name = ".".join(map(str, error.errors()[0]["loc"]))[:64]
-            message, step = f"The parameter {name} is wrong.", f"A terminal takes: {', '.join(_Query.model_fields)}."
+            message, step = (
+                f"The parameter {name} is wrong.",
+                f"A terminal takes: {', '.join(TerminalQuery.model_fields)}.",
+            )
             raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step) from error
         caller = current_caller()
         self.terminals.sandboxes.meter.call(account_of(caller), caller.key_id)
