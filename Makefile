@@ -63,9 +63,10 @@ test-clients: setup .build/clients/.done ## Runs the examples of other libraries
 	@$(BIN)/pytest tests/clients
 
 # An environment of their own, since these libraries bring an MCP client that is not this project's.
-.build/clients/.done: requirements/clients.lock | setup
+.build/clients/.done: requirements/clients.lock tests/clients/programs/package-lock.json | setup
 	@rm -rf .build/clients
-	@tools/install.sh .build/clients $< .venv
+	@tools/npm_ci.sh tests/clients/programs .build/clients/programs & \
+		tools/install.sh .build/clients $< .venv && wait $$!
 	@touch $@
 
 .PHONY: setup

