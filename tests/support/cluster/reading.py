@@ -22,6 +22,7 @@ _OWN: Final = "apis/sandpod.dev/v1alpha1"
 _GROUPS: Final = {
     "configmaps": _CORE,
     "daemonsets": "apis/apps/v1",
+    "deployments": "apis/apps/v1",
     "events": _CORE,
     "horizontalpodautoscalers": "apis/autoscaling/v2",
     "leases": "apis/coordination.k8s.io/v1",

@@ -11,6 +11,7 @@ _CLUSTERED: Final = {
     "MutatingWebhookConfiguration",
     "Namespace",
     "Node",
+    "RuntimeClass",
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
 }
@@ -29,7 +30,7 @@ def path_for(manifest: Json, namespace: str = "") -> str:
     space = metadata.get("namespace", namespace)
     place = "" if kind in _CLUSTERED else f"namespaces/{space}/"
     word = kind.lower()
-    ending = {"y": "ies", "x": "xes"}.get(word[-1], f"{word[-1]}s")
+    ending = {"y": "ies", "x": "xes", "s": "ses"}.get(word[-1], f"{word[-1]}s")
     return f"{root}/{place}{word[:-1]}{ending}/{metadata['name']}"
 
 

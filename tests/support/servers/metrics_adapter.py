@@ -1,8 +1,8 @@
-"""What serves metrics to autoscalers, in the place of Prometheus and its adapter: one metric, as the chart asks for it.
+"""What serves metrics to autoscalers, in the place of Prometheus and its adapter: those that the chart asks for.
 
-Called by `test_operator_autoscaling.py`. It answers `external.metrics.k8s.io` through the API server's aggregation,
-with what an operator's own /metrics says at that moment. Prometheus tells how much was claimed in its last two minutes;
-here it is since a moment that the test chooses, so that nothing depends on time.
+It answers through the API server's aggregation, with what /metrics of operator or gateways says at that moment.
+Prometheus tells how much was claimed in its last two minutes; here it is since a moment that the test chooses, so that
+nothing depends on time.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import base64
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -24,10 +24,61 @@ GROUP: Final = "external.metrics.k8s.io"
 VERSION: Final = "v1beta1"
 METRIC: Final = "sandpod_pool_claims_per_second"
 NAME: Final = "metrics-adapter"
+STREAMS: Final = "sandpod_open_streams"
+
+
+class Answers(Protocol):
+    """Who answers for one API."""
+
+    @property
+    def group(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+
+    def answer(self, path: str) -> dict[str, Any] | None:
+        """Return what the API says at a path; None where there is nothing."""
+
+
+class OpenStreams:
+    """Tells autoscalers how many streams each of the gateways has open, as `custom.metrics.k8s.io`."""
+
+    group: Final = "custom.metrics.k8s.io"
+    version: Final = "v1beta2"
+
+    def __init__(self, namespace: str, pods: Callable[[], dict[str, str]]) -> None:
+        self._namespace, self._pods = namespace, pods  # what each pod's /metrics says now
+
+    def answer(self, path: str) -> dict[str, Any] | None:
+        """Return what the API says at a path; None where there is nothing."""
+        root, api = f"/apis/{self.group}/{self.version}", f"{self.group}/{self.version}"
+        address = urlsplit(path).path
+        if address == root:
+            kind = {"name": f"pods/{STREAMS}", "namespaced": True, "kind": "MetricValueList", "verbs": ["get"]}
+            return {**_typed("v1", "APIResourceList"), "groupVersion": api, "resources": [kind]}
+        if address != f"{root}/namespaces/{self._namespace}/pods/*/{STREAMS}":
+            return None
+        items = [
+            {
+                "describedObject": {**_typed("v1", "Pod"), "name": name, "namespace": self._namespace},
+                "metric": {"name": STREAMS},
+                "timestamp": now(),
+                "value": f"{_sum(text, STREAMS):g}",
+            }
+            for name, text in self._pods().items()
+        ]
+        return {**_typed(api, "MetricValueList"), "metadata": {}, "items": items}
+
+
+def _sum(text: str, name: str) -> float:
+    families = text_string_to_metric_families(text)
+    return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 
 
 class Adapter:
     """Tells autoscalers how many claims there were of a pool since the last word of `quiet`."""
+
+    group: Final = GROUP
+    version: Final = VERSION
 
     def __init__(self, scrape: Callable[[], str]) -> None:
         self._scrape = scrape
@@ -77,7 +128,7 @@ def _typed(version: str, kind: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def serving(adapter: Adapter, namespace: str, folder: Path) -> Iterator[None]:
+def serving(adapter: Answers, namespace: str, folder: Path) -> Iterator[None]:
     """Let the API server ask the adapter. Whatever happens, it knows nothing of it afterwards.
 
     An API that does not answer holds up the deletion of every namespace, so it is there before the API server is told
@@ -93,7 +144,7 @@ def serving(adapter: Adapter, namespace: str, folder: Path) -> Iterator[None]:
         return adapter.answer(path)
 
     with https_server(answer, folder, f"{NAME}.{namespace}.svc") as served:
-        service, api = _objects(namespace, served)
+        service, api = _objects(namespace, served, adapter)
         try:
             for each in (service, api):
                 writing.apply(each)
@@ -111,7 +162,7 @@ def serving(adapter: Adapter, namespace: str, folder: Path) -> Iterator[None]:
             writing.remove(api)
 
 
-def _objects(namespace: str, served: Served) -> tuple[dict[str, Any], dict[str, Any]]:
+def _objects(namespace: str, served: Served, adapter: Answers) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what leads the API server to a port of this machine.
 
     By an address and not by endpoints: those take a while to be known to the node, and until then what is sent to the
@@ -122,10 +173,10 @@ def _objects(namespace: str, served: Served) -> tuple[dict[str, Any], dict[str, 
     service = {**_typed("v1", "Service"), "metadata": place, "spec": leads}
     api = {
         **_typed("apiregistration.k8s.io/v1", "APIService"),
-        "metadata": {"name": f"{VERSION}.{GROUP}"},
+        "metadata": {"name": f"{adapter.version}.{adapter.group}"},
         "spec": {
-            "group": GROUP,
-            "version": VERSION,
+            "group": adapter.group,
+            "version": adapter.version,
             "groupPriorityMinimum": 100,
             "versionPriority": 100,
             "service": {**place, "port": served.port},
