@@ -122,8 +122,7 @@ class _Collector:
             marks = await neighbour.facts("marks", {"make": True})
             found["apart"] = marks if isinstance(marks, Untried) else await inside.facts("marks", {"make": False})
             found["network"] = await self._network(cluster, record.name, inside, neighbour, tenant)
-            found |= await probing.bounds(inside, _bounds(made))
-            found["attacks"] = await probing.attack(beside, other.name, inside)
+            found |= await probing.strain(beside, inside, other.name, _bounds(made), found["identity"])
             return found
 
     async def _of_tenant(self, stack: AsyncExitStack) -> Programs | None:
@@ -140,11 +139,11 @@ class _Collector:
     ) -> Facts | Untried:
         """Return how each try ended, by group and by who tried: the caller's code, and what is beside the runner."""
         groups = {**ELSEWHERE, **await objects.places(cluster.client, self._release)}
-        port = str(probing.LISTEN_PORT)
         async with AsyncExitStack() as stack:
-            for group, listener in (("pods", neighbour), ("tenants", tenant)):
+            listeners = zip(("pods", "tenants"), (neighbour, tenant), probing.LISTEN_PORTS, strict=True)
+            for group, listener, port in listeners:
                 if listener is not None:
-                    address = await stack.enter_async_context(listener.running("listen", port))
+                    address = await stack.enter_async_context(listener.running("listen", str(port)))
                     groups[group] = {"tcp": [f"{address}:{port}"], "udp": [f"{address}:{port}"]}
             code = await inside.facts("network", wanted(groups))
             beside = await _beside(cluster, name, "network", wanted(groups))
