@@ -41,8 +41,6 @@ def capabilities() -> "dict[str, str]":
     own = "/tmp/sandpod-verify-own"
     with open(own, "w"):
         pass
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    more = hard + 1 if hard != resource.RLIM_INFINITY else hard
     tries = {
         "CAP_CHOWN": lambda: attempt(os.chown, own, 0, 0),
         "CAP_DAC_OVERRIDE": lambda: opened("/etc/shadow", os.O_RDWR) if os.path.exists("/etc/shadow") else "ENOENT",
@@ -58,7 +56,7 @@ def capabilities() -> "dict[str, str]":
         "CAP_SYS_BOOT": lambda: system(b"reboot"),
         "CAP_SYS_CHROOT": lambda: attempt(os.chroot, "/tmp"),
         "CAP_SYS_NICE": lambda: attempt(os.setpriority, os.PRIO_PROCESS, 0, -15),
-        "CAP_SYS_RESOURCE": lambda: attempt(resource.setrlimit, resource.RLIMIT_NOFILE, (more, more)),
+        "CAP_SYS_RESOURCE": raised,
         "CAP_SYS_RAWIO": lambda: opened("/dev/mem", os.O_RDWR),
         "CAP_AUDIT_WRITE": lambda: attempt(lambda: socket.socket(16, socket.SOCK_RAW, 9).bind((0, 1))),
     }
@@ -66,6 +64,16 @@ def capabilities() -> "dict[str, str]":
     for path in (own, own + "-node"):
         attempt(os.unlink, path)
     return found
+
+
+def raised() -> str:
+    """Try to raise the first hard limit that there is."""
+    for limit in (resource.RLIMIT_CORE, resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK):
+        soft, hard = resource.getrlimit(limit)
+        if hard != resource.RLIM_INFINITY:
+            said = attempt(resource.setrlimit, limit, (soft, hard + 1))
+            return "EPERM" if said == "ValueError" else said
+    return "unlimited"
 
 
 def net_admin() -> str:
