@@ -121,7 +121,7 @@ class _Collector:
             found |= await probing.look(inside)
             marks = await neighbour.facts("marks", {"make": True})
             found["apart"] = marks if isinstance(marks, Untried) else await inside.facts("marks", {"make": False})
-            found["network"] = await self._network(cluster, record.name, inside, neighbour, tenant)
+            found["network"] = await _read(self._network(cluster, record.name, inside, neighbour, tenant))
             found |= await probing.strain(beside, inside, other.name, _bounds(made), found["identity"])
             return found
 
@@ -195,8 +195,8 @@ async def _read(reading: Awaitable[Facts | Untried]) -> Facts | Untried:
     """Return facts, or why they can't be had."""
     try:
         return await reading
-    except (ClusterError, TimeoutError) as error:
-        return Untried(f"It could not be read: {str(error) or 'it took too long'}")
+    except (ClusterError, SandpodError, ConnectionLostError, TimeoutError) as error:
+        return Untried(f"It could not be tried: {str(error) or 'it took too long'}")
 
 
 def _not_had(error: Exception) -> Found:
