@@ -130,7 +130,7 @@ contract() {
 }
 
 # The installed parts may come and go beside these two. The first need the processor, the second wait most of the time.
-objects=(tests/e2e/test_{admission,alerts,claim_storm,claims,crds,rbac,team,tenants_on_first_use}.py)
+objects=(tests/e2e/test_{admission,alerts,claim_storm,claims,crds,rbac,team,tenants_on_first_use,verify}.py)
 # The first begins what the kubelet takes long to notice, and the last asks for it.
 operator=(tests/e2e/test_stalled_watches.py tests/e2e/test_operator_[!e]*.py tests/e2e/test_operator_ends.py)
 # What it does is felt in the whole cluster.

@@ -4,6 +4,8 @@ A part stands between two comments, and its first comment names what belongs the
 
     <!-- generated: examples/hello.py -->     a file of examples/ or manifests/, as a code block
     <!-- generated: promises isolation -->    promises of tests/promises.toml with the tests that prove them
+    <!-- generated: sentences -->             sentences about security with their promises, of tests/ledger.toml
+    <!-- generated: verify kubernetes -->     rows of `sandpod verify`
     <!-- generated: settings gateway -->      settings of the gateway or the operator
     <!-- generated: benchmarks peers -->      parts of the figures in docs/benchmarks.json, which also give two pictures
     <!-- generated: metrics gateway -->       metrics of the gateway or the operator
@@ -19,7 +21,7 @@ import difflib
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from types import NoneType
@@ -38,6 +40,7 @@ from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.rest.operations import OPERATIONS, STARTED
 from sandpod_gateway.settings import Settings
+from sandpod_gateway.verify.rows import ROWS
 from sandpod_operator.settings import OperatorSettings
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -71,12 +74,39 @@ def promises() -> dict[str, dict[str, str]]:
     return tomllib.loads((ROOT / "tests/promises.toml").read_text(encoding="utf-8"))
 
 
+@cache
+def ledger() -> dict[str, dict[str, Any]]:
+    """Return what tests/ledger.toml has of the promises about security, by topic."""
+    return tomllib.loads((ROOT / "tests/ledger.toml").read_text(encoding="utf-8"))
+
+
 def promise_table(topics: str) -> str:
-    """Return the promises of some topics with the tests that prove them."""
+    """Return the promises of some topics with the tests that prove them, and those about security with their bounds."""
     chosen = [promise for topic in topics.split() for promise in promises()[topic].items()]
-    tests = {id_: " ".join(f"`{name}`" for name in dict.fromkeys(names)) for id_, names in marked("promise").items()}
-    rows = [(sentence, tests.get(id_, "")) for id_, sentence in chosen]
-    return table(("Promise", "Proved by"), *rows)
+    tests = {id_: spans(dict.fromkeys(names)) for id_, names in marked("promise").items()}
+    entries = {id_: entry for topic in topics.split() for id_, entry in ledger().get(topic, {}).items()}
+    if not entries:
+        return table(("Promise", "Proved by"), *((sentence, tests.get(id_, "")) for id_, sentence in chosen))
+    rows = {id_: spans(entry.get("rows", ())) or entry["why"] for id_, entry in entries.items()}
+    lines = [(sentence, tests.get(id_, ""), entries[id_]["bound"], rows[id_]) for id_, sentence in chosen]
+    return table(("Promise", "Proved by", "How far that goes", "Rows of `sandpod verify`"), *lines)
+
+
+def spans(names: Iterable[str]) -> str:
+    """Return names as code."""
+    return " ".join(f"`{name}`" for name in names)
+
+
+def sentence_table(_: str) -> str:
+    """Return the sentences about security in README and docs/, with the promises on which they stand."""
+    rows = [(f"{begin} …", spans(ids)) for begin, ids in ledger()["sentences"].items()]
+    return table(("Sentence", "Promises"), *rows)
+
+
+def row_table(kind: str) -> str:
+    """Return the rows of `sandpod verify` for one kind of sandboxes."""
+    rows = [(f"`{row.id}`", row.promise, row.tried, row.bound) for row in ROWS if kind in row.kinds]
+    return table(("Row", "Promise", "What is tried", "What that does not show"), *rows)
 
 
 def fields(schema: Any, prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -172,6 +202,8 @@ def alert_table(_: str) -> str:
 
 PARTS: Final[dict[str, Callable[[str], str]]] = {
     "promises": promise_table,
+    "sentences": sentence_table,
+    "verify": row_table,
     "tools": tools_reference,
     "rest": rest_reference,
     "settings": settings_reference,

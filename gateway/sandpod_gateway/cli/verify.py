@@ -6,6 +6,7 @@ import json
 import logging
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
@@ -53,7 +54,7 @@ async def _interruptible(
 ) -> Report:
     """Run it, and end as by Ctrl-C when asked to end otherwise: what was made is removed."""
     task = asyncio.current_task()
-    if task is not None:
+    if task is not None and threading.current_thread() is threading.main_thread():
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
         return await verify(arguments.backend, target, collecting, seconds=arguments.timeout)

@@ -121,9 +121,8 @@ class _Collector:
             found |= await probing.look(inside)
             marks = await neighbour.facts("marks", {"make": True})
             found["apart"] = marks if isinstance(marks, Untried) else await inside.facts("marks", {"make": False})
-            found["network"] = await self._network(cluster, record.name, inside, neighbour, tenant)
-            found |= await probing.bounds(inside, _bounds(made))
-            found["attacks"] = await probing.attack(beside, other.name, inside)
+            found["network"] = await _read(self._network(cluster, record.name, inside, neighbour, tenant))
+            found |= await probing.strain(beside, inside, other.name, _bounds(made), found["identity"])
             return found
 
     async def _of_tenant(self, stack: AsyncExitStack) -> Programs | None:
@@ -140,11 +139,11 @@ class _Collector:
     ) -> Facts | Untried:
         """Return how each try ended, by group and by who tried: the caller's code, and what is beside the runner."""
         groups = {**ELSEWHERE, **await objects.places(cluster.client, self._release)}
-        port = str(probing.LISTEN_PORT)
         async with AsyncExitStack() as stack:
-            for group, listener in (("pods", neighbour), ("tenants", tenant)):
+            listeners = zip(("pods", "tenants"), (neighbour, tenant), probing.LISTEN_PORTS, strict=True)
+            for group, listener, port in listeners:
                 if listener is not None:
-                    address = await stack.enter_async_context(listener.running("listen", port))
+                    address = await stack.enter_async_context(listener.running("listen", str(port)))
                     groups[group] = {"tcp": [f"{address}:{port}"], "udp": [f"{address}:{port}"]}
             code = await inside.facts("network", wanted(groups))
             beside = await _beside(cluster, name, "network", wanted(groups))
@@ -196,8 +195,8 @@ async def _read(reading: Awaitable[Facts | Untried]) -> Facts | Untried:
     """Return facts, or why they can't be had."""
     try:
         return await reading
-    except (ClusterError, TimeoutError) as error:
-        return Untried(f"It could not be read: {str(error) or 'it took too long'}")
+    except (ClusterError, SandpodError, ConnectionLostError, TimeoutError) as error:
+        return Untried(f"It could not be tried: {str(error) or 'it took too long'}")
 
 
 def _not_had(error: Exception) -> Found:

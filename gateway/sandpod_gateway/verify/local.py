@@ -29,8 +29,7 @@ async def collect(settings: LocalSettings) -> Evidence:
             found["host"] = await host(inside)
             found["apart"] = await apart(inside, other)
             found["network"] = await network(inside)
-            found |= await probing.bounds(inside, limits(settings))
-            found["attacks"] = await probing.attack(backend, record.name, inside)
+            found |= await probing.strain(backend, inside, record.name, limits(settings), found["identity"])
     finally:
         await backend.close()
     return found

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterable
 from copy import deepcopy
 from typing import Any, Final
 
+from sandpod_api import names
 from sandpod_gateway.verify import weaker_pods
 from sandpod_gateway.verify.model import Facts, Untried
 from sandpod_gateway.verify.release import PART_OF, Release
@@ -43,8 +44,9 @@ _ELSEWHERE: Final = (
     "no-storage",
     "no-limits",
 )
-# What the API server has added, and the user namespace, with which it takes no pod that shares something of the node.
-_ADDED: Final = ("nodeName", "tolerations", "priority", "hostUsers")
+_UID: Final = 1000
+_LIMITS: Final = {"cpu": "100m", "memory": "64Mi", "ephemeral-storage": "64Mi"}
+_REQUESTS: Final = {"cpu": "1m", "memory": "1Mi", "ephemeral-storage": "1Mi"}
 _DNS: Final = 53
 _NODE_PORTS: Final = (10250, 10255, 22)
 
@@ -155,15 +157,30 @@ async def admission(client: KubeClient, namespace: str, sandbox: str) -> Facts |
 
 
 def _like(pod: Json) -> Json:
-    """Return a new pod like one that is there, without what the API server has added."""
-    spec = {key: deepcopy(value) for key, value in pod["spec"].items() if key not in _ADDED}
-    labels = dict(pod["metadata"].get("labels") or {})
-    metadata = {
-        "generateName": "sandpod-verify-",
-        "labels": labels,
-        "annotations": pod["metadata"].get("annotations") or {},
+    """Return a new pod that is locked down as a sandbox's is, whatever became of the one that is there."""
+    user = {"runAsNonRoot": True, "runAsUser": _UID, "runAsGroup": _UID, "seccompProfile": {"type": "RuntimeDefault"}}
+    container = {
+        "name": names.CONTAINER,
+        "image": pod["spec"]["containers"][0]["image"],
+        "resources": {"limits": _LIMITS, "requests": _REQUESTS},
+        "securityContext": {
+            **user,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "privileged": False,
+            "readOnlyRootFilesystem": True,
+        },
     }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    spec = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": 3600,
+        "securityContext": {**user, "fsGroup": _UID},
+        "containers": [container],
+        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "1Mi"}}],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "sandpod-verify-"}, "spec": spec}
 
 
 def _weak(base: Json) -> dict[str, Json]:

@@ -13,15 +13,19 @@ from sandpod_gateway.backends.local.seccomp import REFUSED
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.runner.demux import ConnectionLostError
 from sandpod_gateway.verify.attacks import ATTACKS
-from sandpod_gateway.verify.model import GONE, Facts, Untried
+from sandpod_gateway.verify.model import GONE, Facts, Status, Untried, judged
 from sandpod_gateway.verify.programs import Programs, programs, source
+from sandpod_gateway.verify.rows.identity import ROWS as IDENTITY
+from sandpod_gateway.verify.rows.syscalls import CALLS
 
 logger = logging.getLogger(__name__)
 
 OWNER: Final = "user:sandpod-verify"
 LIFETIME: Final = 1800  # seconds, after which a sandbox ends though nobody deletes it
-LISTEN_PORT: Final = 8765
+LISTEN_PORTS: Final = (8765, 8766)
 _DELETE_SECONDS: Final = 20.0
+# Rows without which a program that attacks its sandbox would reach what is beside it.
+_WALLS: Final = ("user-not-root", "capabilities-none", "processes-own", "ipc-own", "interfaces-own")
 _TRIES: Final = 4  # to open a stream to a sandbox that is attacked by its own programs
 _MORE: Final = 64 * 2**20  # bytes over a limit that are tried
 _MOST_MEMORY: Final = 4 * 2**30  # bytes that are tried at most, so that a wrong limit does not cost the node
@@ -64,7 +68,7 @@ async def look(inside: Programs) -> dict[str, Facts | Untried]:
     return {
         "identity": await inside.facts("identity"),
         "files": await inside.facts("files"),
-        "syscalls": await inside.facts("syscalls", {"calls": REFUSED}),
+        "syscalls": await inside.facts("syscalls", {"calls": {name: REFUSED[name] for name in CALLS}}),
         "escapes": await inside.facts("escapes"),
         "capabilities": await inside.facts("capabilities"),
         "links": await links(inside),
@@ -93,6 +97,24 @@ async def _asked(inside: Programs, fields: dict[str, Any]) -> str:
         return f"lost: {error}"
     # What a link itself is may be told, and not what is at its end.
     return "link" if reply.header.get("kind") == "symlink" else "done"
+
+
+def dangers(identity: Facts | Untried) -> list[str]:
+    """Return why programs that attack or take all they can get must not be run: they would hurt the node itself."""
+    if isinstance(identity, Untried):
+        return ["it is not known who the code is"]
+    found = [judged(row, "kubernetes", {"identity": identity}) for row in IDENTITY if row.id in _WALLS]
+    return [finding.row.promise for finding in found if finding.verdict.status is not Status.PASS]
+
+
+async def strain(
+    backend: Backend, inside: Programs, attacker: str, limits: Bounds, identity: Facts | Untried
+) -> dict[str, Facts | Untried]:
+    """Return what comes of taking too much, and of attacks: only where nothing but sandboxes can be hurt."""
+    if why := dangers(identity):
+        untried = Untried(f"It was left out, since it could hurt the node. This does not hold: {' '.join(why)}")
+        return dict.fromkeys(("bounds", "memory", "attacks"), untried)
+    return {**await bounds(inside, limits), "attacks": await attack(backend, attacker, inside)}
 
 
 async def bounds(inside: Programs, limits: Bounds) -> dict[str, Facts | Untried]:

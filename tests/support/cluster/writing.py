@@ -8,6 +8,8 @@ Json = dict[str, Any]
 
 _CLUSTERED: Final = {
     "APIService",
+    "ClusterRole",
+    "ClusterRoleBinding",
     "MutatingWebhookConfiguration",
     "Namespace",
     "Node",

@@ -17,7 +17,7 @@ MACHINES = ("x86_64", "aarch64")
 CLONE, CLONE3 = (56, 220), 435
 NEW = {"user": 0x10000000, "mnt": 0x00020000, "pid": 0x20000000, "net": 0x40000000, "cgroup": 0x02000000}
 SIGCHLD = 17
-ATTACH, DETACH = 16, 17
+SEIZE, DETACH = 0x4206, 17
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -51,10 +51,8 @@ def clone3(flags: int) -> str:
 
 def trace(number: int) -> str:
     """Try to trace process 1, which is the runner."""
-    said = call(number, ATTACH, 1, 0, 0)
-    if said == "done":
-        os.waitpid(1, 0x40000000)
-        call(number, DETACH, 1, 0, 0)
+    said = call(number, SEIZE, 1, 0, 0)  # stops nothing, and ends with this process
+    call(number, DETACH, 1, 0, 0)
     return said
 
 

@@ -63,7 +63,7 @@ def _telling(facts: Facts) -> Verdict:
     return verdict(wrong, "nothing of keys, schedulers, timers or the kernel's addresses is told")
 
 
-_CAPABILITIES: Final = {
+CAPABILITIES: Final = {
     "CAP_CHOWN": "give a file to root",
     "CAP_DAC_OVERRIDE": "open /etc/shadow for writing",
     "CAP_DAC_READ_SEARCH": "open the node's root folder by its handle (Shocker)",
@@ -86,7 +86,7 @@ _CAPABILITIES: Final = {
 
 def _capability(name: str, facts: Facts) -> Verdict:
     answer = facts["capabilities"][name]
-    return verdict([f"it was allowed to {_CAPABILITIES[name]}"] if answer == "done" else [], f"refused: {answer}")
+    return verdict([f"it was allowed to {CAPABILITIES[name]}"] if answer == "done" else [], f"refused: {answer}")
 
 
 def _row(id_: str, promise: str, tried: str, judge: Callable[[Facts], Verdict], bound: str = "") -> Row:
@@ -160,6 +160,6 @@ ROWS: Final = (
             source="capabilities",
             judge=partial(_capability, name),
         )
-        for name, what in _CAPABILITIES.items()
+        for name, what in CAPABILITIES.items()
     ),
 )

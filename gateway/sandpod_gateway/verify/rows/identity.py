@@ -4,6 +4,7 @@ from typing import Final
 
 from sandpod_gateway.verify.model import Facts, Row, Verdict, verdict
 
+_RUNNER: Final = "sandpod"  # in the command line of a sandbox's first process
 _NODE: Final = ("kubelet", "containerd", "dockerd", "crio", "systemd", "etcd", "kube-apiserver", "sshd")
 
 
@@ -20,14 +21,20 @@ def _capabilities(facts: Facts) -> Verdict:
     return verdict(wrong, f"{', '.join(sets)} are all 0")
 
 
+def _both(values: list[str]) -> list[tuple[str, str]]:
+    return list(zip(("the code", "the first process"), values, strict=True))
+
+
 def _no_new_privileges(facts: Facts) -> Verdict:
-    found = facts["no_new_privileges"]
-    return verdict([] if found == "1" else [f"NoNewPrivs is {found or 'unknown'}"], "NoNewPrivs is 1")
+    found = _both(facts["no_new_privileges"])
+    wrong = [f"NoNewPrivs of {who} is {value or 'unknown'}" for who, value in found if value != "1"]
+    return verdict(wrong, "NoNewPrivs is 1, also of the first process")
 
 
 def _filtered(facts: Facts) -> Verdict:
-    found = facts["seccomp"]
-    return verdict([] if found == "2" else [f"Seccomp is {found or 'unknown'}"], "Seccomp is 2: a filter is in force")
+    found = _both(facts["seccomp"])
+    wrong = [f"Seccomp of {who} is {value or 'unknown'}" for who, value in found if value != "2"]
+    return verdict(wrong, "Seccomp is 2, also of the first process: a filter is in force")
 
 
 def _token(facts: Facts) -> Verdict:
@@ -37,7 +44,8 @@ def _token(facts: Facts) -> Verdict:
 
 def _processes(facts: Facts) -> Verdict:
     seen = facts["processes"]
-    wrong = [f"process {each} is seen" for each in seen if any(name in each for name in _NODE)]
+    wrong = [] if _RUNNER in facts["first"] else [f"the first process is {facts['first'] or 'unknown'}"]
+    wrong += [f"process {each} is seen" for each in seen if any(name in each for name in _NODE)]
     return verdict(wrong, f"{len(seen)} processes, the first is {facts['first'] or 'unreadable'}")
 
 
@@ -79,14 +87,14 @@ ROWS: Final = (
     _row(
         "no-new-privileges",
         "No program gains rights by being executed, such as one with a set-user-ID bit.",
-        "Read NoNewPrivs of /proc/self/status.",
+        "Read NoNewPrivs of /proc/self/status and /proc/1/status.",
         "The kernel's own word; no set-user-ID program is started.",
         _no_new_privileges,
     ),
     _row(
         "seccomp-filter",
         "A filter of system calls is in force.",
-        "Read Seccomp of /proc/self/status.",
+        "Read Seccomp of /proc/self/status and /proc/1/status.",
         "That there is a filter; rows syscall-* show what it refuses.",
         _filtered,
     ),
@@ -100,8 +108,8 @@ ROWS: Final = (
     _row(
         "processes-own",
         "Code sees no processes of the node (hostPID).",
-        "List /proc and look for programs of nodes.",
-        "Known names of programs; a node where none of them runs would not be told from a sandbox.",
+        "List /proc: the first process must be the runner, and no other a program of nodes.",
+        "Known names of programs; a sidecar's would not be told from the sandbox's own.",
         _processes,
     ),
     _row(

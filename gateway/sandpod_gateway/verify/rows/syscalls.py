@@ -10,7 +10,7 @@ _BOUND: Final = (
     "Calls are made with impossible arguments: a filter refuses them before the kernel finds fault with these. Holes "
     "in calls that are allowed are not shown."
 )
-_GROUPS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+GROUPS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "mounts": (
         "File systems can't be mounted, moved or changed.",
         (
@@ -66,6 +66,8 @@ def _refused(names: tuple[str, ...], facts: Facts) -> Verdict:
     return verdict(wrong, ", ".join(f"{name}: {answer}" for name, answer in seen.items()))
 
 
+CALLS: Final = sorted({name.partition(" ")[0] for _, names in GROUPS.values() for name in names} - {"clone", "clone3"})
+"""The calls that are tried, by their names."""
 ROWS: Final = tuple(
     Row(
         id=f"syscall-{name}",
@@ -76,5 +78,5 @@ ROWS: Final = tuple(
         source="syscalls",
         judge=partial(_refused, calls),
     )
-    for name, (promise, calls) in _GROUPS.items()
+    for name, (promise, calls) in GROUPS.items()
 )
