@@ -8,6 +8,7 @@ It fails at the first round after which something is not as it must be, and prin
 import argparse
 import asyncio
 import json
+import logging
 import os
 import secrets
 import sys
@@ -22,7 +23,7 @@ from chaos.load import Load
 from chaos.machine import abilities, nodes
 from chaos.streams import Way, way_to
 from chaos.world import World
-from support.cluster.cluster import Cluster, spread_service
+from support.cluster.cluster import Cluster, ClusterError, spread_service
 from support.operator.process import IMAGE, Objects
 
 FOLDER: Final = Path(".build/chaos")
@@ -113,8 +114,12 @@ class Chaos:
         if said:
             self.history.add("unserved", worker=worker.name, sandbox=worker.sandbox, said=said)
         elif worker.sandbox is not None:
-            found = await self.world.inside(worker)
-            self.history.add("audit", sandbox=worker.sandbox, persistent=worker.persistent, **found)
+            try:
+                found = await self.world.inside(worker)
+            except ClusterError as error:
+                self.history.add("unserved", worker=worker.name, sandbox=worker.sandbox, said=str(error))
+            else:
+                self.history.add("audit", sandbox=worker.sandbox, persistent=worker.persistent, **found)
 
 
 def report(history: History, wrong: list[str], seed: int) -> None:
@@ -162,6 +167,8 @@ async def _main(options: argparse.Namespace, url: str, cluster: Cluster, keys: d
 def main() -> None:
     """Let it rage in the installed release."""
     options = parse()
+    # What a client library says of connections that are cut on purpose.
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
     cluster = Cluster(namespace=os.environ["SANDPOD_NAMESPACE"], sandboxes=os.environ["SANDPOD_SANDBOX_NAMESPACE"])
     keys = keys_of(Path(os.environ["SANDPOD_KEYS"]))
     with ExitStack() as stack:

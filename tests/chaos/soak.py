@@ -9,6 +9,7 @@ more than its bound an hour, beyond its error.
 import argparse
 import asyncio
 import json
+import logging
 import os
 import sys
 import time
@@ -132,6 +133,7 @@ async def _main(minutes: float, url: str, cluster: Cluster, keys: dict[str, str]
 def main() -> None:
     """Measure the installed release."""
     options = parse()
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
     cluster = Cluster(namespace=os.environ["SANDPOD_NAMESPACE"], sandboxes=os.environ["SANDPOD_SANDBOX_NAMESPACE"])
     keys = keys_of(Path(os.environ["SANDPOD_KEYS"]))
     with ExitStack() as stack:

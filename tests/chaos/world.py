@@ -14,7 +14,7 @@ from support.cluster.reading import RefusedError, raw
 
 BACK: Final = 300.0  # seconds after which all must work again
 SWEEP: Final = 90.0  # seconds for one sweep of what belongs to nothing, with the time that is left to Kubernetes before
-_TRIES: Final = 60
+_PATIENCE: Final = 120.0  # seconds for one look into a sandbox, on a node that others keep busy
 _LOOK: Final = f"""
 import json, pathlib
 marks = pathlib.Path('/workspace/{MARKS}')
@@ -125,7 +125,7 @@ class World:
         return found
 
     async def inside(self, worker: Worker) -> dict[str, Any]:
-        """Return the marks and files of a worker's sandbox, by another way than the gateway."""
+        """Return the marks and files of a worker's sandbox, by another way than the gateway. Raises ClusterError."""
         assert worker.sandbox is not None
         handle = worker.sandbox
 
@@ -138,6 +138,6 @@ class World:
                 return None
             return found
 
-        found = await until(f"{handle} can be looked into", look, within=_TRIES)
+        found = await until(f"{handle} can be looked into", look, within=_PATIENCE)
         assert found is not None
         return found

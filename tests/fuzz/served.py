@@ -3,18 +3,22 @@
 import asyncio
 import contextlib
 import functools
+import json
 import logging
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
+import httpx2
 from fastmcp import Client
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.settings import Settings
+from support.gateway.peers import ENVELOPE, HEADERS
 from support.gateway.server import listening
 
 T = TypeVar("T")
@@ -69,8 +73,9 @@ class Served:
 
     async def _start(self, settings: Settings) -> None:
         self._address = await self._stack.enter_async_context(listening(self._gateway, settings))
-        self._client: Client[Any] = await self._stack.enter_async_context(Client(self._gateway.mcp))
-        tools = await self._client.list_tools()
+        self._http = await self._stack.enter_async_context(httpx2.AsyncClient(timeout=PATIENCE))
+        async with Client(self._gateway.mcp) as client:
+            tools = await client.list_tools()
         self.tools = [Tool(each.name, self._names(each)) for each in sorted(tools, key=lambda each: each.name)]
 
     @staticmethod
@@ -79,9 +84,16 @@ class Served:
         return (*sorted(schema.get("properties", {})), "no_such_argument")
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return a tool's structured answer."""
-        answer = await self._client.call_tool(tool, arguments, raise_on_error=False)
-        return answer.structured_content or {}
+        """Return a tool's structured answer, or the protocol's error, to what no library would send."""
+        params = {"name": tool, "arguments": arguments, "_meta": ENVELOPE}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+        headers = {**HEADERS, "mcp-name": tool, "content-type": "application/json"}
+        answer = await self._http.post(f"{self._address}/mcp", content=body, headers=headers)
+        assert answer.status_code < HTTPStatus.INTERNAL_SERVER_ERROR, answer.text[:500]
+        text = answer.text.rpartition("data: ")[2] if "event-stream" in answer.headers["content-type"] else answer.text
+        said: dict[str, Any] = json.loads(text)
+        found: dict[str, Any] = said.get("result", said).get("structuredContent", said)
+        return found
 
     async def send(self, data: bytes) -> bytes:
         """Return the beginning of what the port answers to these bytes."""

@@ -79,8 +79,8 @@ class _Pass:
             return Plan(actions=(delete_sandbox(self._sandbox),))
         if self._status.reason is not None and self._keeps_files():
             ready = find(self._status.conditions, ConditionType.READY)
-            why = ready.message if ready is not None else ""
-            text = f"{why} The files of its persistent workspace are kept: the next call resumes it."
+            why = ready.message.rstrip(".") if ready is not None else ""
+            text = f"{why}. The files of its persistent workspace are kept: the next call resumes it."
             return Plan(actions=(self._suspend(), self._emit(self._status.reason, text, "Warning")))
         idle = lifetime.suspend_at(self._sandbox, self._now, suspends=self._observed.suspends)
         if idle is not None and idle <= self._now and not self._over:

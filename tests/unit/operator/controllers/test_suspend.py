@@ -104,7 +104,7 @@ def test_persistent_workspace_outlasts_its_pod_whatever_became_of_that(pod: Any,
     assert isinstance(patch, Patch)
     assert patch.spec == {"operatingMode": "Suspended"}
     assert isinstance(told, Emit)
-    assert (told.kind, "are kept" in told.message) == ("Warning", True)
+    assert (told.kind, ". The files of its persistent workspace are kept" in told.message) == ("Warning", True)
 
 
 @pytest.mark.parametrize(
