@@ -134,7 +134,7 @@ class KubeClient:
         return await self._write("patch", "PATCH", resource, resource.path(namespace, name), change, kind=_MERGE_PATCH)
 
     async def resize(self, namespace: str, name: str, uid: str, container: str, requests: Mapping[str, str]) -> Json:
-        """Ask for other requests of a pod's container in place, and return the pod; ConflictError for another pod."""
+        """Ask for other requests of a pod's container in place, and return it; DeniedError for another pod."""
         spec = {"containers": [{"name": container, "resources": {"requests": dict(requests)}}]}
         path, change = f"{PODS.path(namespace, name)}/resize", {"metadata": {"uid": uid}, "spec": spec}
         return await self._write("resize", "PATCH", PODS, path, change, kind=_STRATEGIC_PATCH)

@@ -57,6 +57,9 @@ BUDGETS: Final = {
     "imported": Budget(what="idle sandbox, the template's pre-imports", unit="MB", limit=None, peer=""),
     "refill": Budget(what="a pool of 50 is full again", unit="s", limit=None, peer="pods take no time here"),
     "steady": Budget(what="claim, at a steady rate that does not wait", unit="ms", limit=None, peer=""),
+    "follow": Budget(
+        what="the same, with a pool that follows claims", unit="ms", limit="60 / 250", peer="none refused"
+    ),
     "writes": Budget(
         what="writes in one sandbox's life, but Events", unit="", limit="6", peer="claim and end included"
     ),

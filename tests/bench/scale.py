@@ -9,6 +9,7 @@ the machine's load stands beside them.
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import statistics
@@ -61,12 +62,21 @@ class Bench:
     api: cluster_module.Cluster
     again: Callable[[], OperatorProcess]  # kills the operator and starts another one
 
-    async def pool(self, replicas: int) -> None:
-        """Set the pool's size and wait until it is full."""
-        template = {"name": TEMPLATE}
-        objects = Objects(cluster=self.there)
-        await objects.apply("SandboxPool", POOL, templateRef=template, replicas=replicas)
+    async def pool(self, replicas: int, *, most: int | None = None) -> None:
+        """Set the pool's size and wait until it is full; with `most`, it then grows by its claims."""
+        size = {"replicas": replicas} if most is None else {"autoscale": {"minReplicas": replicas, "maxReplicas": most}}
+        await Objects(cluster=self.there).apply("SandboxPool", POOL, templateRef={"name": TEMPLATE}, **size)
         await self.is_full(replicas)
+
+    async def wanted(self) -> list[int]:
+        """Collect how many warm sandboxes the pool wants, once a second, until cancelled."""
+        found: list[int] = []
+        with contextlib.suppress(asyncio.CancelledError):
+            while True:
+                status = (await self.api.get(names.POOLS, POOL)).get("status", {})
+                found.append(status.get("desiredReplicas", 0))
+                await asyncio.sleep(1)
+        return found
 
     async def is_full(self, replicas: int) -> None:
         """Wait until the gateway sees so many warm sandboxes."""
@@ -162,12 +172,18 @@ async def refill(count: int) -> AsyncIterator[Row]:
         yield Row("refill", [time.perf_counter() - begun])
 
 
-async def steady(rate: float, seconds: float, pool: int) -> AsyncIterator[Row]:
-    """Claim at a rate that does not wait for answers; each sandbox is released soon after."""
+async def steady(rate: float, seconds: float, pool: int, most: int | None = None) -> AsyncIterator[Row]:
+    """Claim at a rate that does not wait for answers; each sandbox is released soon after.
+
+    The pool has a fixed size, or with `most` it follows the claims.
+    """
     samples: list[float] = []
     failed: Counter[str] = Counter()
-    async with bench("steady") as one:
-        await one.pool(pool)
+    part = "steady" if most is None else "follow"
+    async with bench(part) as one:
+        await one.pool(pool, most=most)
+        looking = asyncio.create_task(one.wanted())
+        used, done = await asyncio.to_thread(one.operator.work)
 
         async def live(number: int) -> None:
             try:
@@ -185,8 +201,13 @@ async def steady(rate: float, seconds: float, pool: int) -> AsyncIterator[Row]:
             tasks.append(asyncio.create_task(live(number)))
         asked = time.perf_counter() - begun
         await asyncio.gather(*tasks)
+        more_used, more_done = await asyncio.to_thread(one.operator.work)
+        looking.cancel()
+        sizes = await looking
     print(f"  {len(tasks)} claims asked for in {asked:.0f} s, {len(samples)} met, refused: {dict(failed) or 'none'}")
-    yield Row("steady", samples)
+    work = f"the operator took {more_used - used:.1f} s of processor for {more_done - done:.0f} reconciles"
+    print(f"  {min(sizes)} to {max(sizes)} warm ones were wanted; {work}")
+    yield Row(part, samples)
 
 
 async def orphans(count: int) -> AsyncIterator[Row]:
@@ -292,11 +313,12 @@ async def _hold(one: Bench, first: int, size: int) -> None:
 def parse() -> argparse.Namespace:
     """Return the command line."""
     parser = argparse.ArgumentParser(description="Measures how operator and claims scale.")
-    parser.add_argument("--parts", nargs="+", default=["writes", "refill", "steady", "orphans", "many"])
+    parser.add_argument("--parts", nargs="+", default=["writes", "refill", "steady", "follow", "orphans", "many"])
     parser.add_argument("--sizes", type=int, nargs="+", default=[10, 100, 1000, 10_000], help="sandboxes that are held")
     parser.add_argument("--rate", type=float, default=45, help="claims per second of the steady load")
     parser.add_argument("--seconds", type=float, default=60, help="how long that is")
     parser.add_argument("--pool", type=int, default=200, help="warm sandboxes before it begins")
+    parser.add_argument("--most", type=int, default=2000, help="warm sandboxes of the pool that follows its claims")
     parser.add_argument("--orphans", type=int, default=1000, help="pods without an owner")
     return parser.parse_args()
 
@@ -307,6 +329,7 @@ async def measure(options: argparse.Namespace) -> None:
         "writes": lambda: writes(10),
         "refill": lambda: refill(50),
         "steady": lambda: steady(options.rate, options.seconds, options.pool),
+        "follow": lambda: steady(options.rate, options.seconds, options.pool, options.most),
         "orphans": lambda: orphans(options.orphans),
         "many": lambda: many(options.sizes),
     }

@@ -34,6 +34,7 @@ _PASSES: Final = 3
 # Without vowels and look-alikes, as Kubernetes' own: no words, no confusion.
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX: Final = 8
+_LETTERS: Final = bytes(ord(_ALPHABET[byte % len(_ALPHABET)]) for byte in range(256))  # names need not be of even odds
 
 
 class Reconciler:
@@ -139,11 +140,7 @@ class Reconciler:
             pool=pool,
             members=tuple(s for s in owned if s.metadata.deletion_timestamp is None),
             template=context.store.template(key.namespace, pool.spec.template_ref.name),
-            # Not by secrets.choice: names need not be of even odds, and many are drawn for each event of a pool.
-            suffixes=tuple(
-                "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in secrets.token_bytes(_SUFFIX))
-                for _ in range(context.settings.pool_burst)
-            ),
+            suffixes=_suffixes(context.settings.pool_burst),
             backoff=context.state.backoffs.get(uid, PoolBackoff()),
             demand=context.state.demands.get(uid),
             claims=context.state.claims[key],
@@ -246,6 +243,12 @@ class Reconciler:
         """Take in an object that was claimed, used or made anew since it was seen: nothing is taken from it unseen."""
         self._dispatcher.saw(resource, await self._cluster.get(resource, key.namespace, key.name))
         return False
+
+
+def _suffixes(count: int) -> tuple[str, ...]:
+    """Return so many endings of names; not by secrets.choice: many are drawn for each event of a pool."""
+    text = secrets.token_bytes(_SUFFIX * count).translate(_LETTERS).decode()
+    return tuple(text[at : at + _SUFFIX] for at in range(0, len(text), _SUFFIX))
 
 
 def _has_to_compare(observed: ObservedSandbox) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from sandpod_api import names
-from sandpod_api.conditions import ConditionType, Reason, find, is_true, merge
+from sandpod_api.conditions import ConditionType, Reason, is_true, merge
 from sandpod_api.types import Sandbox, SandboxPool, SandboxPoolStatus
 from sandpod_kube.resources import POOLS, SANDBOXES, Key
 from sandpod_operator.manifests.pod import build_warm_sandbox, template_hash
@@ -19,14 +19,13 @@ from sandpod_operator.model.actions import Action, Create, Emit, PatchStatus, Pl
 from sandpod_operator.model.demand import Demand
 from sandpod_operator.model.observed import FIRST, ObservedPool, PoolBackoff, Share
 from sandpod_operator.planning.autoscale import Size, shown, size_pool
+from sandpod_operator.planning.members import Member, look_at
 from sandpod_operator.planning.sandbox import changed, delete_sandbox, earliest, whole_status
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status.failures import MAX_MESSAGE, Cause, cause, clean
-from sandpod_operator.status.sandbox import is_final
 
 # Not the template's fault: replaced at once, however often.
 _BAD_LUCK = frozenset({Reason.NODE_LOST, Reason.EVICTED})
-_PASSING = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.START_RETRIED, Reason.OPEN_NETWORK_ALLOWED})
 _ORDER = "Free places go to claims first, then to the pool with the smallest share of its replicas."
 _CLAIMS_FIRST = "Claimed sandboxes are waiting for a node and go first."
 # Counts change with every claim; an autoscaler looks every 15 seconds.
@@ -61,48 +60,43 @@ class _Pass:
     def __init__(self, observed: ObservedPool, settings: OperatorSettings, now: datetime) -> None:
         self._observed, self._settings, self._now = observed, settings, now
         self._spec = observed.pool.spec
-        self._warm = [m for m in observed.members if is_warm(m)]
-        stuck = any(_lacks_quota(m) or _lacks_node(m) for m in observed.members)
-        self._size = size_pool(observed, self._warm, now, stuck=stuck)
-        self._wanted = self._size.wanted
         self._max_age = timedelta(seconds=self._spec.max_age)
         self._template = template_hash(observed.template) if observed.template is not None else None
-        # Created from another state of the template, or too old; by name, since comparing whole objects costs too much.
-        self._stale = {m.metadata.name for m in observed.members if self._template is not None and self._is_old(m)}
-
-    def _is_old(self, sandbox: Sandbox) -> bool:
-        made_from = sandbox.metadata.annotations.get(names.ANNOTATION_TEMPLATE_HASH)
-        return made_from != self._template or self._age(sandbox) >= self._max_age
-
-    def _age(self, sandbox: Sandbox) -> timedelta:
-        created = sandbox.metadata.creation_timestamp
-        return self._now - created if created is not None else timedelta(0)
+        self._members = look_at(observed.members, self._template, self._max_age, now)
+        self._warm = [m.sandbox for m in self._members if m.warm]
+        stuck = any(m.lacks_quota or m.lacks_node for m in self._members)
+        self._size = size_pool(observed, self._warm, now, stuck=stuck)
+        self._wanted = self._size.wanted
 
     def plan(self) -> PoolPlan:
         """Return what to do."""
         observed = self._observed
-        failed = [m for m in observed.members if self._given_up(m)]
-        kept = _without(observed.members, failed)
+        failed = [m for m in self._members if m.final and self._given_up(m)]
+        kept = _without(self._members, failed)
         unused = self._unneeded(kept)
         kept = _without(kept, unused)
-        fresh = [m for m in kept if m.metadata.name not in self._stale]
-        others = [m for m in fresh if not is_warm(m)]
-        good = [m.metadata.name for m in fresh if is_warm(m)]
+        fresh = [m for m in kept if not m.stale]
+        others = [m for m in fresh if not m.warm]
+        good = [m.name for m in fresh if m.warm]
         # Not those that the quota refused: they say nothing of the template.
-        bad = [m.metadata.name for m in others if _is_stuck(m) and not _lacks_quota(m)]
-        backoff = observed.backoff.after(self._template, good=good, bad=bad, refused=any(map(_lacks_quota, others)))
+        bad = [m.name for m in others if m.stuck and not m.lacks_quota]
+        refused = any(m.lacks_quota for m in others)
+        backoff = observed.backoff.after(self._template, good=good, bad=bad, refused=refused)
         given, unplaced = self._given(kept), self._unplaced(kept)
         if given:  # What replaces it must not find its place before whom it was given up for.
             backoff = replace(backoff, window=1)
-        actions: list[Action] = [delete_sandbox(m) for m in (*failed, *unused, *given, *unplaced)]
+        actions: list[Action] = [delete_sandbox(m.sandbox) for m in (*failed, *unused, *given, *unplaced)]
         if not given and not unplaced:
             room = self._allowed(kept) - len(kept)
             may_begin = self._may_begin(others, len(bad), backoff)
             actions += self._creations(min(self._wanted - len(fresh), room, may_begin))
-        status = _status(observed, self._size, len(self._warm), self._now)
+        blocked = _blocked(observed, [m for m in self._members if m.stuck], self._now)
+        status = _status(observed, self._size, len(self._warm), blocked, self._now)
         reported = list(self._status_actions(status))
         written = self._now if reported else observed.backoff.status_written
-        failures = 0 if good else observed.backoff.failures + any(m.status.reason not in _BAD_LUCK for m in failed)
+        failures = (
+            0 if good else observed.backoff.failures + any(m.sandbox.status.reason not in _BAD_LUCK for m in failed)
+        )
         return PoolPlan(
             pool=observed.pool,
             actions=(*actions, *reported),
@@ -115,48 +109,45 @@ class _Pass:
             share=Share(
                 key=Key(POOLS.kind, observed.pool.metadata.namespace, observed.pool.metadata.name),
                 wanted=self._wanted,
-                ready=sum(is_warm(m) for m in kept),
-                unscheduled=sum(_lacks_node(m) for m in kept),
+                ready=sum(m.warm for m in kept),
+                unscheduled=sum(m.lacks_node for m in kept),
             ),
             gives_to=observed.neighbours.gives_to if given else None,
         )
 
-    def _retry_at(self, sandbox: Sandbox) -> datetime | None:
+    def _retry_at(self, member: Member) -> datetime | None:
         """Return when a failed warm sandbox gives up its place: later, the more have failed."""
-        ready = find(sandbox.status.conditions, ConditionType.READY)
-        if ready is None or ready.last_transition_time is None:
+        if member.ready is None or member.ready.last_transition_time is None:
             return None
-        return ready.last_transition_time + self._settings.refused_wait(self._observed.backoff.failures)
+        return member.ready.last_transition_time + self._settings.refused_wait(self._observed.backoff.failures)
 
-    def _given_up(self, sandbox: Sandbox) -> bool:
-        if not is_final(sandbox.status.conditions):
-            return False
-        retry = self._retry_at(sandbox)
-        at_once = sandbox.status.reason in _BAD_LUCK or sandbox.metadata.name in self._stale
+    def _given_up(self, member: Member) -> bool:
+        retry = self._retry_at(member)
+        at_once = member.sandbox.status.reason in _BAD_LUCK or member.stale
         return at_once or retry is None or retry <= self._now
 
-    def _unneeded(self, members: Sequence[Sandbox]) -> list[Sandbox]:
+    def _unneeded(self, members: Sequence[Member]) -> list[Member]:
         """Return the sandboxes to delete: out of date, or more than wanted, the least useful first."""
-        stale = [m for m in members if m.metadata.name in self._stale]
-        gone = [m for m in stale if not is_warm(m)]
-        ready = sum(is_warm(m) for m in members)
-        stale_ready = sorted((m for m in stale if is_warm(m)), key=lambda m: -self._age(m))
+        stale = [m for m in members if m.stale]
+        gone = [m for m in stale if not m.warm]
+        ready = sum(m.warm for m in members)
+        stale_ready = sorted((m for m in stale if m.warm), key=lambda m: -m.age)
         # Those that replace them are ready first, so that the pool never shrinks for an update.
         gone += stale_ready[: max(0, ready - self._wanted)]
         rest = _without(members, gone)
         excess = len(rest) - self._allowed(rest)
         if excess > 0:
-            rest.sort(key=lambda m: (is_warm(m), m.metadata.name not in self._stale, -self._age(m), m.metadata.name))
+            rest.sort(key=lambda m: (m.warm, not m.stale, -m.age, m.name))
             gone += rest[:excess]
         return gone
 
-    def _allowed(self, members: Sequence[Sandbox]) -> int:
-        updating = any(m.metadata.name in self._stale for m in members)
+    def _allowed(self, members: Sequence[Member]) -> int:
+        updating = any(m.stale for m in members)
         return self._wanted + (min(self._spec.update_strategy.max_surge, self._wanted) if updating else 0)
 
-    def _may_begin(self, others: Sequence[Sandbox], bad: int, backoff: PoolBackoff) -> int:
+    def _may_begin(self, others: Sequence[Member], bad: int, backoff: PoolBackoff) -> int:
         """Return how many sandboxes the pool may create now, judging by its up-to-date ones that are not ready."""
-        waiting, under_way = sum(map(_lacks_node, others)), len(others) - bad
+        waiting, under_way = sum(m.lacks_node for m in others), len(others) - bad
         if not backoff.proven:
             under_way += bad - waiting
         limits = [backoff.window - under_way]
@@ -177,16 +168,16 @@ class _Pass:
             return 0
         return 1 if neighbours.wait_for_node else None
 
-    def _unplaced(self, members: Sequence[Sandbox]) -> list[Sandbox]:
+    def _unplaced(self, members: Sequence[Member]) -> list[Member]:
         """Return the sandboxes that leave the scheduler's queue to others."""
         most = self._may_wait()
-        waiting = sorted((m for m in members if _lacks_node(m)), key=lambda m: m.metadata.name)
+        waiting = sorted((m for m in members if m.lacks_node), key=lambda m: m.name)
         return waiting[most:] if most is not None else []
 
-    def _given(self, members: Sequence[Sandbox]) -> list[Sandbox]:
+    def _given(self, members: Sequence[Member]) -> list[Member]:
         """Return the warm sandbox that is given up for somebody else, if any: the youngest."""
-        ready = [m for m in members if is_warm(m)] if self._observed.neighbours.gives_to is not None else []
-        return [min(ready, key=lambda m: (self._age(m), m.metadata.name))] if ready else []
+        ready = [m for m in members if m.warm] if self._observed.neighbours.gives_to is not None else []
+        return [min(ready, key=lambda m: (m.age, m.name))] if ready else []
 
     def _creations(self, count: int) -> Iterator[Create]:
         template = self._observed.template
@@ -207,17 +198,17 @@ class _Pass:
         return written is not None and self._now < written + _STATUS_EVERY
 
     def _due(self) -> datetime | None:
-        members = self._observed.members
-        times = [self._retry_at(m) for m in members if is_final(m.status.conditions)]
-        times += [m.metadata.creation_timestamp + self._max_age for m in members if m.metadata.creation_timestamp]
+        times = [self._retry_at(m) for m in self._members if m.final]
+        oldest = max((m.age for m in self._members if m.age < self._max_age), default=None)
+        times.append(self._now + self._max_age - oldest if oldest is not None else None)
         times.append(self._now + _STATUS_EVERY if self._too_soon() else None)
         times += [self._observed.neighbours.nodes_yield_until, self._size.due]
         return earliest(times, self._now)
 
 
-def _without(members: Sequence[Sandbox], gone: Sequence[Sandbox]) -> list[Sandbox]:
-    names_gone = {m.metadata.name for m in gone}
-    return [m for m in members if m.metadata.name not in names_gone]
+def _without(members: Sequence[Member], gone: Sequence[Member]) -> list[Member]:
+    names_gone = {m.name for m in gone}
+    return [m for m in members if m.name not in names_gone] if gone else list(members)
 
 
 def is_warm(sandbox: Sandbox) -> bool:
@@ -225,22 +216,9 @@ def is_warm(sandbox: Sandbox) -> bool:
     return is_true(sandbox.status.conditions, ConditionType.READY)
 
 
-def _is_stuck(sandbox: Sandbox) -> bool:
-    ready = find(sandbox.status.conditions, ConditionType.READY)
-    return ready is not None and ready.status != "True" and ready.reason not in _PASSING
-
-
-def _lacks_quota(sandbox: Sandbox) -> bool:
-    return sandbox.status.reason == Reason.QUOTA_EXCEEDED
-
-
-def _lacks_node(sandbox: Sandbox) -> bool:
-    return sandbox.status.reason == Reason.UNSCHEDULABLE
-
-
-def _status(observed: ObservedPool, size: Size, ready: int, now: datetime) -> SandboxPoolStatus:
+def _status(observed: ObservedPool, size: Size, ready: int, blocked: Cause | None, now: datetime) -> SandboxPoolStatus:
     pool, demand = observed.pool, size.demand
-    full, blocked, filling = ready >= size.wanted, _blocked(observed, now), cause(Reason.POOL_FILLING)
+    full, filling = ready >= size.wanted, cause(Reason.POOL_FILLING)
     if full:
         available = progressing = cause(Reason.POOL_FULL)
     else:
@@ -264,13 +242,12 @@ def _status(observed: ObservedPool, size: Size, ready: int, now: datetime) -> Sa
     )
 
 
-def _blocked(observed: ObservedPool, now: datetime) -> Cause | None:
+def _blocked(observed: ObservedPool, stuck: Sequence[Member], now: datetime) -> Cause | None:
     """Return what prevents warm sandboxes from starting: the most common reason among them, with its message."""
     if observed.template is None:
         name = observed.pool.spec.template_ref.name
         return Cause(Reason.POOL_BLOCKED, f"SandboxTemplate {name!r} does not exist in this namespace.")
-    stuck = sorted((m for m in observed.members if _is_stuck(m)), key=lambda m: m.metadata.name)
-    reasons = [ready for m in stuck if (ready := find(m.status.conditions, ConditionType.READY)) is not None]
+    reasons = [m.ready for m in sorted(stuck, key=lambda m: m.name) if m.ready is not None]
     if reasons:
         commonest = Counter(ready.reason for ready in reasons).most_common(1)[0][0]
         message = next(ready.message for ready in reasons if ready.reason == commonest)

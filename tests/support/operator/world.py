@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
-from sandpod_kube.errors import ConflictError, NotFoundError
+from sandpod_kube.errors import ConflictError, DeniedError, NotFoundError
 from sandpod_kube.resources import NAMESPACE, PODS, SANDBOXES, WATCHED, Key, Resource, key_of
 from sandpod_operator.controllers.context import Context
 from sandpod_operator.controllers.dispatcher import Dispatcher
@@ -241,7 +241,7 @@ class ApiServer:
         self.writes.append(("resize", "Pod"))
         known = await self.get(PODS, namespace, name)
         if known["metadata"]["uid"] != uid:
-            raise ConflictError(409, "Conflict", "the UID in the precondition does not match")
+            raise DeniedError(422, "Invalid", "metadata.uid: field is immutable")
         if self.refuse_resize is not None:
             raise self.refuse_resize
         containers = []
