@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 import anyio
@@ -26,6 +26,7 @@ from sandpod_gateway.runner.demux import ConnectionLostError
 from sandpod_gateway.sandboxes.admission import claim
 from sandpod_gateway.sandboxes.endings import forgotten, gone, unanswered, unusable
 from sandpod_gateway.sandboxes.secrets import Secrets
+from sandpod_gateway.sandboxes.slot import Slot
 from sandpod_gateway.usage.meter import Meter
 from sandpod_telemetry import log_context, tracing
 from sandpod_telemetry.attributes import SANDBOX
@@ -38,26 +39,13 @@ TOUCH_EVERY: Final = 10.0  # seconds; the backend bounds its writes
 _USABLE: Final = frozenset({"Ready", "Suspended"})  # takes calls now, or once it is resumed
 
 
-@dataclass(slots=True)
-class _Slot:
-    """A sandbox's connection, and the lock under which it is opened."""
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    connection: RunnerConnection | None = None
-    users: int = 0
-    last_used: float = 0.0
-    closing: bool = False
-    reported: set[str] = field(default_factory=set)  # resumes and contexts that the caller knows to be lost
-    replaces: str | None = None  # for the first caller: what became of the sandbox that was here before
-
-
 class Sandboxes:
     """The sandboxes of all callers, as this gateway uses them."""
 
     def __init__(self, backend: Backend, metrics: Metrics, meter: Meter) -> None:
         self._backend, self._metrics, self.meter = backend, metrics, meter
         self.secrets = Secrets(backend.secret_source())
-        self._slots: defaultdict[str, _Slot] = defaultdict(_Slot)
+        self._slots: defaultdict[str, Slot] = defaultdict(Slot)
 
     async def resolve(self, owner: str, handle: str | None, *, make: bool = True) -> SandboxRecord:
         """Return the caller's sandbox of that handle or name, or its default one; a suspended one is resumed.
@@ -238,7 +226,7 @@ class Sandboxes:
             slot.users -= 1
             slot.last_used = time.monotonic()
 
-    async def _connect(self, record: SandboxRecord, slot: _Slot) -> RunnerConnection:
+    async def _connect(self, record: SandboxRecord, slot: Slot) -> RunnerConnection:
         start, streams, name = time.perf_counter(), self._metrics.streams, record.name
         try:
             # What reads the stream outlives the call: its log lines name no run.
@@ -282,7 +270,7 @@ class Sandboxes:
         if (slot := self._slots.pop(name, None)) is not None:
             await self._close(slot)
 
-    async def _close(self, slot: _Slot) -> None:
+    async def _close(self, slot: Slot) -> None:
         with contextlib.suppress(OSError):
             if slot.connection is not None:
                 await slot.connection.close()

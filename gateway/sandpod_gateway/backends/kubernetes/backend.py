@@ -21,31 +21,26 @@ from sandpod_api.base import rfc3339
 from sandpod_api.types import exec_command
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import (
-    MAX_TEMPLATES,
     ByteStream,
     ClaimRequest,
-    PoolRecord,
     SandboxEvent,
     SandboxRecord,
-    TemplateInfo,
 )
 from sandpod_gateway.backends.kubernetes.cache.records import (
     event_records,
     events_selector,
-    pool_record,
-    template_info,
     to_record,
     to_records,
 )
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore, SandboxWatch
+from sandpod_gateway.backends.kubernetes.catalog import Catalog
 from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
 from sandpod_gateway.backends.kubernetes.claims.readiness import Background
 from sandpod_gateway.backends.kubernetes.cluster import Cluster, start_error, translated
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
-from sandpod_gateway.backends.kubernetes.stores import Stores
 from sandpod_gateway.backends.kubernetes.streams.exec_stream import ExecStream, open_exec
 from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
-from sandpod_gateway.backends.refusals import no_such_pool, no_such_sandbox, sandbox_lost
+from sandpod_gateway.backends.refusals import no_such_sandbox, sandbox_lost
 from sandpod_gateway.errors import SandpodError
 from sandpod_kube.configuration import has_proxy
 from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError, RefusedError
@@ -63,7 +58,7 @@ MAX_EVENTS: Final = 100
 _TRIES: Final = 10  # to note a background run while the resource changes
 
 
-class KubernetesBackend(Stores):
+class KubernetesBackend(Catalog):
     """Sandboxes in one namespace of a cluster; implements `base.Backend`."""
 
     kind = "kubernetes"
@@ -142,32 +137,6 @@ class KubernetesBackend(Stores):
                     return ()
                 raise
         return event_records(page.get("items", []))
-
-    async def templates(self, owner: str) -> tuple[TemplateInfo, ...]:  # noqa: ARG002 - the same for all
-        """Return the templates of the namespace; ones that this version does not understand are left out."""
-        with translated("the templates were listed"):
-            page = await self._open.cluster.list_page(names.TEMPLATES, {"limit": str(MAX_TEMPLATES)})
-        return tuple(filter(None, map(template_info, page.get("items", []))))
-
-    async def pools(self, owner: str) -> tuple[PoolRecord, ...]:  # noqa: ARG002 - the same for all
-        """Return the pools of the namespace; ones that this version does not understand are left out."""
-        with translated("the pools were listed"):
-            page = await self._open.cluster.list_page(names.POOLS, {"limit": str(MAX_TEMPLATES)})
-        return tuple(filter(None, map(pool_record, page.get("items", []))))
-
-    async def scale_pool(self, owner: str, name: str, replicas: int) -> None:  # noqa: ARG002 - the same for all
-        """Write the pool's scale, and nothing else of it; see `base.Backend.scale_pool`."""
-        if not self._settings.scale_pools:
-            message, step = "Pools are not scaled by callers.", "Use kubectl, or set kubernetes.scale_pools."
-            raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
-        if not names.is_dns_label(name):
-            raise no_such_pool(name)
-        with translated("a pool was scaled"):
-            try:
-                change = {"spec": {"replicas": replicas}}
-                await self._open.cluster.merge_patch(names.POOLS, f"{name}/scale", change)
-            except NotFoundError as error:
-                raise no_such_pool(name) from error
 
     def warm(self) -> dict[tuple[str, str], int]:
         """Return how many Ready sandboxes wait for a claim, by tenant (here the default one) and template."""
