@@ -32,6 +32,7 @@ from sandpod_gateway.backends.tenants import TenantBackend
 from sandpod_gateway.http import attempts
 from sandpod_gateway.mcp.compat.settings import CompatSettings
 from sandpod_gateway.packages.settings import PackageSettings
+from sandpod_gateway.rest.operations import OPERATIONS
 from sandpod_gateway.settings import AuthSettings, LinkSettings, Settings
 from support.gateway.peers import ACCEPT, ENVELOPE, HEADERS, INITIALIZE, PING, call
 from support.gateway.server import listening
@@ -280,6 +281,25 @@ async def test_no_route_shows_or_changes_anothers_files_or_tells_them_from_none(
             assert blank(theirs, [sandbox]) == blank(none, [sandbox]), (method, path)
             assert not victim.seen_in(theirs, sandbox)
             assert "{sandbox}" not in route.path or theirs.startswith("403")
+    assert await victim.snapshot() == before
+
+
+@pytest.mark.promise("tenants-apart", "owners-apart")
+async def test_what_administrators_see_of_anothers_sandbox_is_refused_to_all_others(victim: Victim) -> None:
+    await victim.prepare()
+    place, sandbox = victim.place, victim.things["sandbox"]
+    before = await victim.snapshot()
+    operations = [each for each in OPERATIONS if each.path.startswith("/admin/")]
+    assert operations
+    for who, operation in product(CALLERS, operations):
+        key = {"authorization": f"Bearer {place.keys[who]}"}
+        paths = [f"/api/v1{operation.path.replace('{sandbox}', name)}" for name in (sandbox, never(sandbox))]
+        answers = [await place.http.request(operation.method, path, headers=key) for path in paths]
+        assert [(each.status_code, each.json()["error"]) for each in answers] == [(403, "forbidden")] * 2, (
+            who,
+            operation,
+        )
+        assert answers[0].text == answers[1].text
     assert await victim.snapshot() == before
 
 

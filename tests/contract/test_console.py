@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -10,10 +9,11 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 import yaml
-from playwright.async_api import Browser, ConsoleMessage, FrameLocator, Locator, Page, WebSocketRoute, expect
+from playwright.async_api import FrameLocator, Page, WebSocketRoute, expect
 
 from sandpod_gateway.auth.api_keys import make_key
 from support.gateway.browser import chromium
+from support.gateway.console import Place, run, write
 from support.gateway.served import LIBRARIES, LOCAL, gateway
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs_userns]
@@ -23,11 +23,6 @@ SHOTS: Final = ROOT / ".build/screenshots"
 AXE: Final = Path(sys.prefix) / "console/node_modules/axe-core/axe.min.js"
 NAME: Final = "<img src=x onerror=alert(1)>"
 FILE: Final = "<b>&\"' #%.txt"
-PASTE: Final = """(editor, text) => {
-  const clipboardData = new DataTransfer()
-  clipboardData.setData("text/plain", text)
-  editor.dispatchEvent(new ClipboardEvent("paste", {clipboardData, bubbles: true, cancelable: true}))
-}"""
 PAPER: Final = b"""%PDF-1.7
 1 0 obj <</Type/Catalog/Pages 2 0 R/OpenAction 6 0 R/AcroForm <</Fields[7 0 R]>> >> endobj
 2 0 obj <</Type/Pages/Kids[3 0 R 8 0 R]/Count 2>> endobj
@@ -49,7 +44,6 @@ IS_DRAWN: Final = """canvas => {
   return data.some((value, index) => index % 4 < 3 && value < 128)
 }"""
 MAX_ELEMENTS: Final = 6000  # of a page, whatever a program writes
-PATIENCE: Final = 60_000  # ms after which a test that waits has failed
 WAITS: Final = """\
 import pathlib, time
 print("\\x1b[32mbegun\\x1b[0m", flush=True)
@@ -61,43 +55,6 @@ PLOT: Final = "import matplotlib.pyplot as plt\nplt.plot([1, 3, 2])\nplt.show()"
 TABLE: Final = "import pandas as pd\npd.DataFrame({'a': [1, 2], 'b': ['<i>x</i>', 'y']})"
 LINES: Final = "import sys\nfor i in range(40): sys.stdout.write(('x' * 100 + '\\n') * 5000)\nprint('the end')"
 LONG: Final = "print('y' * 5_000_000)"
-
-expect.set_options(timeout=PATIENCE)
-
-
-@dataclass
-class Place:
-    """A server with keys, and a browser."""
-
-    address: str
-    keys: dict[str, str]
-    browser: Browser
-    complaints: list[str] = field(default_factory=list)  # of pages: errors of scripts, and of the policy
-
-    async def page(self, **options: Any) -> Page:
-        context = await self.browser.new_context(viewport={"width": 1280, "height": 900}, **options)
-        page = await context.new_page()
-        page.set_default_timeout(PATIENCE)
-
-        def heard(message: ConsoleMessage) -> None:
-            # The latter are of Playwright's stand-in, which passes on to a connection that it has closed.
-            known = ("Failed to load resource", "already in CLOSING")
-            if message.type == "error" and not any(each in message.text for each in known):
-                self.complaints.append(message.text)
-
-        page.on("console", heard)
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
-        return page
-
-    async def user(self, name: str, **options: Any) -> Page:
-        """Return a page of somebody who has signed in."""
-        page = await self.page(**options)
-        await page.goto(f"{self.address}/")
-        await page.get_by_label("API key").fill(self.keys[name])
-        await page.get_by_role("button", name="Sign in").click()
-        await expect(page.get_by_role("heading", name="Sandboxes")).to_be_visible()
-        return page
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -113,22 +70,6 @@ async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place
         place = Place(address, {user: key for user, (key, _) in made.items()}, browser)
         yield place
         assert place.complaints == []
-
-
-async def write(page: Page, code: str, context: str = "") -> None:
-    """Paste a program into the editor, in place of what is there."""
-    await page.locator(".cm-content").click()
-    await page.keyboard.press("Control+a")
-    await page.locator(".cm-content").evaluate(PASTE, code)
-    await page.get_by_label("Context").fill(context)
-
-
-async def run(page: Page, code: str, context: str = "") -> Locator:
-    """Run a program to its end, and return its output."""
-    await write(page, code, context)
-    await page.locator("#run").click()
-    await expect(page.locator("#state")).to_contain_text("ok")
-    return page.locator("#output")
 
 
 async def elements(page: Page) -> int:
@@ -356,6 +297,8 @@ async def test_a_key_is_made_used_and_revoked_and_another_user_sees_nothing(plac
 PAGES: Final = (
     "",
     "sandboxes/default#files",
+    "sandboxes/default#state",
+    "all",
     "pools",
     "usage",
     "keys",
@@ -410,7 +353,16 @@ async def test_every_page_is_accessible_in_both_themes_and_on_a_phone(place: Pla
     for path in PAGES:
         await page.goto(f"{place.address}/console/{path}")
         if "sandboxes" in path:
-            await page.locator("[role=tabpanel]:not([hidden]) :is(.cm-content, #entries tr)").first.wait_for()
+            await page.locator("[role=tabpanel]:not([hidden]) :is(.cm-content, #entries tr, #now)").first.wait_for()
         await check(page, path)
+    await page.goto(f"{place.address}/console/all")
+    await page.get_by_role("link", name="report").click()
+    await page.locator("#now").wait_for()
+    await check(page, "anybodys")
+    await page.goto(f"{place.address}/console/sandboxes/default#files")
+    await page.locator("#upload").set_input_files({"name": "paper.pdf", "mimeType": "x/x", "buffer": PAPER})
+    await page.get_by_role("button", name="paper.pdf", exact=True).click()
+    await expect(page.frame_locator("#preview-body iframe").locator("canvas").first).to_have_attribute("role", "img")
+    await check(page, "paper")
     await page.context.close()
     assert wrong == {}

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from fastmcp import FastMCP
 from fastmcp.server.http import HostOriginGuardMiddleware, RequestContextMiddleware
@@ -151,9 +152,12 @@ class _Guarded:
         async def guarded(request: Request) -> ASGIApp:
             if owner_in(request.scope) is not None:
                 return await answer(request)
-            ended = bool(self.sessions.cookie(request.scope))
-            where = f"{PREFIX}{SIGN_IN}?{'ended=1&' if ended else ''}next={local_path(request.url.path)}"
-            if is_fragment(request):
+            # Browsers forget a cookie whose time is over; who has a page open was signed in, and comes back to it.
+            part = is_fragment(request)
+            ended = part or bool(self.sessions.cookie(request.scope))
+            page = urlsplit(request.headers.get("hx-current-url", "")).path if part else request.url.path
+            where = f"{PREFIX}{SIGN_IN}?{'ended=1&' if ended else ''}next={local_path(page)}"
+            if part:
                 return Response(status_code=HTTPStatus.UNAUTHORIZED, headers={"HX-Redirect": where})
             if request.method != "GET":
                 raise key_needed()

@@ -132,7 +132,12 @@ document.addEventListener("htmx:afterRequest", (event) => {
   } else if (dialog) dialog.append(document.querySelector("#notice")); // else it is behind the dialog
 });
 document.addEventListener("close", (event) => event.target.contains(document.querySelector("#notice")) && document.body.append(document.querySelector("#notice")), true);
-document.addEventListener("htmx:sendError", () => notice({ message: "The server can't be reached.", next: "Try again in a moment." }));
+let unreached = null; // what says so, until the server answers again
+document.addEventListener("htmx:sendError", () => {
+  notice({ message: "The server can't be reached.", next: "Try again in a moment." });
+  unreached = document.querySelector("#notice").firstElementChild;
+});
+document.addEventListener("htmx:afterRequest", ({ detail }) => detail.xhr.status && unreached?.remove());
 
 tick();
 filter();

@@ -10,14 +10,20 @@ const work = document.getElementById("work");
 const sandbox = work.dataset.sandbox;
 const tabs = [...work.querySelectorAll("[role=tab]")];
 const begun = {};
+const draft = `draft:${sandbox}`;
 
 const start = {
   code: () => {
     const language = document.getElementById("language").value;
-    const text = language === "python" ? 'print("Hello from Sandpod")\n' : "";
+    const text = sessionStorage.getItem(draft) ?? (language === "python" ? 'print("Hello from Sandpod")\n' : "");
     let runs = null;
     const program = editor(document.getElementById("editor"), { text, language, run: () => runs.start() });
     runs = new Runs(sandbox, { editor: program });
+    addEventListener("pagehide", () => { // such as for a session that has ended
+      try {
+        sessionStorage.setItem(draft, program.text);
+      } catch { /* no room: it lasts as long as the page */ }
+    });
     if (!work.hasAttribute("data-rests")) tried(() => runs.refresh()); // to ask would resume it
     return { shown: (focus) => focus && program.focus() };
   },

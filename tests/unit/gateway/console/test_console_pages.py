@@ -46,8 +46,15 @@ async def test_a_session_is_for_own_pages_until_its_key_is_revoked(here: Place, 
     for page in PAGES:
         answer = await http.get(f"/console/{page}")
         assert (answer.status_code, answer.headers["location"]) == (303, f"/console/sign-in?next=/console/{page}")
-    answer = await http.get("/console/rows", headers={"hx-request": "true"})
-    assert (answer.status_code, answer.text) == (401, "")
+    # A part of a page that is open leads back to that page, and to none of another site.
+    for url, page in (
+        (f"{http.base_url}console/keys", "/console/keys"),
+        ("http://b.example/x", "/console/"),
+        ("", "/console/"),
+    ):
+        answer = await http.get("/console/rows", headers={"hx-request": "true", "hx-current-url": url})
+        assert (answer.status_code, answer.text) == (401, "")
+        assert answer.headers["hx-redirect"] == f"/console/sign-in?ended=1&next={page}"
     assert (await http.get("/api/v1/sandboxes")).status_code == 401
     for wrong in ("", "sandpod_wrong", "x" * 10_000, "é"):
         assert (await sign_in(http, wrong)).status_code == 401
@@ -180,7 +187,7 @@ async def test_files_are_kept_under_an_address_that_changes_with_them(tmp_path: 
             assert (await http.get(f"{static}/{wrong}")).status_code == 404
         # Without keys nobody signs in, and there are no keys to show.
         door = await http.get("/", follow_redirects=True)
-        assert (door.url.path, "Sign out" in door.text) == ("/console/", False)
+        assert (door.url.path, "Sign out" in door.text, "/console/keys" in door.text) == ("/console/", False, False)
         assert (await http.post("/", content="x")).json()["error"] == "not_found"
 
 
