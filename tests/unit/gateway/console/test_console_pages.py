@@ -48,7 +48,7 @@ async def test_a_session_is_for_own_pages_until_its_key_is_revoked(here: Place, 
         assert (answer.status_code, answer.headers["location"]) == (303, f"/console/sign-in?next=/console/{page}")
     # A part of a page that is open leads back to that page, and to none of another site.
     for url, page in (
-        (f"{http.base_url}console/keys", "/console/keys"),
+        (f"{str(http.base_url).rstrip('/')}/console/keys", "/console/keys"),
         ("http://b.example/x", "/console/"),
         ("", "/console/"),
     ):

@@ -35,7 +35,8 @@ async def test_a_session_works_at_any_gateway_and_nowhere_without_its_secret() -
     assert (await sessions(MemoryStore(), clock)).opened(sealed) is None
     assert sealed != first.sealed(KEY)
     for place in range(len(sealed)):
-        assert first.opened(sealed[:place] + ("A" if sealed[place] != "A" else "B") + sealed[place + 1 :]) != KEY
+        # Not "B" for "A": the last character's lowest bits mean nothing.
+        assert first.opened(sealed[:place] + ("A" if sealed[place] != "A" else "Q") + sealed[place + 1 :]) != KEY
     for wrong in ("", "é", "A" * 10_000, sealed[:20], f"{sealed}\n", "!" * 60):
         assert first.opened(wrong) is None
 
