@@ -80,8 +80,15 @@ def values(entry: dict[str, Any]) -> dict[str, Any]:
             **image("operator"),
             **LITTLE,
             "replicas": 1,
-            # Patient with itself, so that nobody restarts it while its heartbeats are missing.
-            "config": {"heartbeat_interval": 1, "heartbeat_timeout": 600, "probe_interval": 2, "backoff_max": 2},
+            # Patient, so that it goes on while its heartbeats are missing and on a busy machine.
+            "config": {
+                "heartbeat_interval": 1,
+                "heartbeat_timeout": 600,
+                "probe_interval": 2,
+                "backoff_max": 2,
+                "lease_duration": 90,
+                "lease_renew_deadline": 60,
+            },
         },
         "sandboxes": {
             "namespace": SANDBOXES,
@@ -223,7 +230,14 @@ async def all_at_once(causes: Causes, session: Session, other: Session, alone: L
 
 async def panels_have_data(watching: Monitoring, sandbox: str) -> None:
     """Run each panel's query over all that has happened."""
-    chosen = {"__rate_interval": "10m", "namespace": NAMESPACE, "sandboxes": SANDBOXES, "tenant": ".*", "pod": sandbox}
+    chosen = {
+        "__rate_interval": "10m",
+        "__range": "10m",
+        "namespace": NAMESPACE,
+        "sandboxes": SANDBOXES,
+        "tenant": ".*",
+        "pod": sandbox,
+    }
 
     async def empty() -> list[str]:
         found = []
