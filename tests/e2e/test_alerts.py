@@ -10,7 +10,7 @@ import math
 import shutil
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_address
@@ -25,7 +25,7 @@ from rules import sped_up
 from support.cluster.callers import Caller, Session
 from support.cluster.causes import NOWHERE, SHARED, STUCK, Causes
 from support.cluster.cluster import Cluster, node_url, until
-from support.cluster.reading import raw, read
+from support.cluster.reading import RefusedError, raw, read
 from support.cluster.release import LITTLE, SMALL, done, helm, image, remove, run
 from support.cluster.server import serving
 from support.command_line import sandpod
@@ -267,8 +267,11 @@ def custom_metrics(key: str, cluster: Cluster, tmp_path: Path) -> Iterator[None]
     watched = replace(cluster, namespace=NAMESPACE, sandboxes=SANDBOXES)
 
     def scraped() -> dict[str, str]:
-        pods = asyncio.run(watched.component_pods("gateway"))
-        return {name: raw(metrics_path(NAMESPACE, name)).decode() for name in pods}
+        found = {}
+        for name in asyncio.run(watched.component_pods("gateway")):
+            with suppress(RefusedError):  # it does not listen yet
+                found[name] = raw(metrics_path(NAMESPACE, name)).decode()
+        return found
 
     with adapting(OpenStreams(NAMESPACE, scraped), NAMESPACE, tmp_path):
         yield
