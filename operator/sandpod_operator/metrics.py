@@ -8,6 +8,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from itertools import product
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -26,6 +27,7 @@ _ENDS: Final = (
     *(Reason.POD_FAILED, Reason.OUT_OF_MEMORY, Reason.EVICTED, Reason.NODE_LOST, Reason.WORKSPACE_LOST),
     *(Reason.START_FAILED, Reason.NETWORK_OPEN, Reason.KERNEL_SHARED, Reason.TTL_EXPIRED, Reason.IDLE_TIMEOUT),
 )
+_WAITERS: Final = tuple(product(("claim", "pool"), ("quota", "node")))
 _WAIT_BUCKETS: Final = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 _RECONCILE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30)
 
@@ -60,22 +62,13 @@ class Metrics:
         start = "Time from the creation of a Sandbox, or its resume, to its being ready."
         self.start_seconds = histogram("sandpod_sandbox_start_seconds", start, "origin", _START_BUCKETS)
         self.ended = counter("sandpod_sandboxes_ended_total", "Sandboxes that expired or failed, by reason.", "reason")
-        for reason in _ENDS:
-            self.ended.labels(reason)
         found = "Probes of a sandbox's isolation that found it open: its network, or the node's kernel."
         self.probe_failures = counter("sandpod_probe_failures_total", found, "probe")
-        for probe in ("network", "kernel"):
-            self.probe_failures.labels(probe)
         self.open_network = counter(
             "sandpod_sandboxes_open_network_total",
             "Sandboxes that found their network open: those that ended, and those that the operator allows to serve.",
             "outcome",
         )
-        for outcome in ("ended", "allowed"):
-            self.open_network.labels(outcome)
-        for kind in _KINDS:
-            for result in ("ok", "error"):
-                self.reconciles.labels(kind, result)
         self.pool_wanted = gauge("sandpod_pool_wanted", "Warm sandboxes that a pool should have.", "namespace pool")
         self.pool_ready = gauge("sandpod_pool_ready", "Warm sandboxes that can be claimed.", "namespace pool")
         claims = "Claims by pool: origin `pool` took a warm sandbox, `direct` found none and had one made."
@@ -93,6 +86,26 @@ class Metrics:
         self.events_dropped = counter(
             "sandpod_operator_events_dropped_total", "Events not posted to keep their rate bounded."
         )
+
+        self._begin()
+
+    def _begin(self) -> None:
+        """Let all series exist whose labels are known: a rate over one that appears late misses its first step."""
+        for reason in _ENDS:
+            self.ended.labels(reason)
+        for probe in ("network", "kernel"):
+            self.probe_failures.labels(probe)
+        for outcome in ("ended", "allowed"):
+            self.open_network.labels(outcome)
+        for kind in _KINDS:
+            self.reconcile_seconds.labels(kind)
+            self.queue_seconds.labels(kind)
+            for result in ("ok", "error"):
+                self.reconciles.labels(kind, result)
+        for origin in ("pool", "direct", "resume"):
+            self.start_seconds.labels(origin)
+        for waiter in _WAITERS:
+            self.line_seconds.labels(*waiter)
 
     def count_write(self, verb: str, kind: str, result: str) -> None:
         """Count a write to the API server."""
@@ -154,7 +167,6 @@ class Lines(Collector):
         text = "Claims and pools that wait for a place in the quota, or for a node."
         family = GaugeMetricFamily(self.name, text, labels=self.labels)
         for namespace, line in self._read().items():
-            for waiter in ("claim", "pool"):
-                for lacks in ("quota", "node"):
-                    family.add_metric((namespace, waiter, lacks), line.get((waiter, lacks), 0))
+            for waiter in _WAITERS:
+                family.add_metric((namespace, *waiter), line.get(waiter, 0))
         return [family]

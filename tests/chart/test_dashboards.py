@@ -34,7 +34,7 @@ def test_they_are_in_config_maps_that_a_sidecar_finds() -> None:
         places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in page["panels"]]
         assert len(set(places)) == len(places)
         assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in page["panels"])
-        variables = {"$" + each["name"] for each in page["templating"]["list"]} | {"$__rate_interval"}
+        variables = {"$" + each["name"] for each in page["templating"]["list"]} | {"$__rate_interval", "$__range"}
         targets = json.dumps([panel.get("targets") for panel in page["panels"]])
         assert set(re.findall(r"\$\w+", targets)) <= variables
     labels = dashboards("dashboards.labels.own=x")["fleet"]["metadata"]["labels"]

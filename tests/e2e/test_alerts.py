@@ -10,7 +10,7 @@ import math
 import shutil
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_address
@@ -25,7 +25,7 @@ from rules import sped_up
 from support.cluster.callers import Caller, Session
 from support.cluster.causes import NOWHERE, SHARED, STUCK, Causes
 from support.cluster.cluster import Cluster, node_url, until
-from support.cluster.reading import raw, read
+from support.cluster.reading import RefusedError, raw, read
 from support.cluster.release import LITTLE, SMALL, done, helm, image, remove, run
 from support.cluster.server import serving
 from support.command_line import sandpod
@@ -80,8 +80,15 @@ def values(entry: dict[str, Any]) -> dict[str, Any]:
             **image("operator"),
             **LITTLE,
             "replicas": 1,
-            # Patient with itself, so that nobody restarts it while its heartbeats are missing.
-            "config": {"heartbeat_interval": 1, "heartbeat_timeout": 600, "probe_interval": 2, "backoff_max": 2},
+            # Patient, so that it goes on while its heartbeats are missing and on a busy machine.
+            "config": {
+                "heartbeat_interval": 1,
+                "heartbeat_timeout": 600,
+                "probe_interval": 2,
+                "backoff_max": 2,
+                "lease_duration": 90,
+                "lease_renew_deadline": 60,
+            },
         },
         "sandboxes": {
             "namespace": SANDBOXES,
@@ -223,7 +230,14 @@ async def all_at_once(causes: Causes, session: Session, other: Session, alone: L
 
 async def panels_have_data(watching: Monitoring, sandbox: str) -> None:
     """Run each panel's query over all that has happened."""
-    chosen = {"__rate_interval": "10m", "namespace": NAMESPACE, "sandboxes": SANDBOXES, "tenant": ".*", "pod": sandbox}
+    chosen = {
+        "__rate_interval": "10m",
+        "__range": "10m",
+        "namespace": NAMESPACE,
+        "sandboxes": SANDBOXES,
+        "tenant": ".*",
+        "pod": sandbox,
+    }
 
     async def empty() -> list[str]:
         found = []
@@ -253,8 +267,11 @@ def custom_metrics(key: str, cluster: Cluster, tmp_path: Path) -> Iterator[None]
     watched = replace(cluster, namespace=NAMESPACE, sandboxes=SANDBOXES)
 
     def scraped() -> dict[str, str]:
-        pods = asyncio.run(watched.component_pods("gateway"))
-        return {name: raw(metrics_path(NAMESPACE, name)).decode() for name in pods}
+        found = {}
+        for name in asyncio.run(watched.component_pods("gateway")):
+            with suppress(RefusedError):  # it does not listen yet
+                found[name] = raw(metrics_path(NAMESPACE, name)).decode()
+        return found
 
     with adapting(OpenStreams(NAMESPACE, scraped), NAMESPACE, tmp_path):
         yield

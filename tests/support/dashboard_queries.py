@@ -9,7 +9,7 @@ from support.chart.render import CHART
 
 def queries(**chosen: str) -> Iterator[tuple[str, str, str]]:
     """Yield the page, the panel and the query of each, with values in the place of variables."""
-    chosen = {"__rate_interval": "30s", **chosen}
+    chosen = {"__rate_interval": "30s", "__range": "30s", **chosen}
     for path in sorted((CHART / "files" / "dashboards").glob("*.json")):
         page: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         for panel in page["panels"]:

@@ -10,6 +10,8 @@ _G: Final = 'namespace="$namespace"'
 _S: Final = 'namespace=~"$sandboxes"'
 _T: Final = 'namespace="$namespace", tenant=~"$tenant"'
 _P: Final = 'namespace="$sandboxes", pod="$pod", container="sandbox"'
+_FAULTS: Final = 'code=~"backend_error|backend_unavailable|execution_failed|sandbox_lost"'
+_HITS: Final = 'origin="pool"'
 _NAMESPACE: Final = Variable(
     name="namespace", label="Release", query="label_values(sandpod_operator_leader, namespace)"
 )
@@ -24,6 +26,12 @@ _SANDBOXES: Final = Variable(
 def _rate(metric: str, by: str, selector: str = _G) -> tuple[str, str]:
     legend = " ".join(f"{{{{{label.strip()}}}}}" for label in by.split(","))
     return f"sum by ({by}) (rate({metric}{{{selector}}}{RATE}))", legend
+
+
+def _part(metric: str, which: str, selector: str) -> str:
+    """Return the query for the part that some of a counter's series have, over all the time that is shown."""
+    some = f"(sum(increase({metric}{{{selector}, {which}}}[$__range])) or vector(0))"
+    return f"{some} / sum(increase({metric}{{{selector}}}[$__range]))"
 
 
 def _process(selector: str) -> list[Panel]:
@@ -49,8 +57,8 @@ FLEET: Final = Page(
             _number("Runs", f"sum(sandpod_active_runs{{{_G}}})"),
             _number("Streams", f"sum(sandpod_open_streams{{{_G}}})"),
             _number("Warm sandboxes", f"sum(sandpod_pool_ready{{{_S}}})"),
-            _number("Calls that fail by the server", "sandpod:tool_error_ratio:rate5m", "percentunit"),
-            _number("Claims that find a warm one", "avg(sandpod:pool_hit_ratio:rate10m)", "percentunit"),
+            _number("Calls that fail by the server", _part("sandpod_tool_calls_total", _FAULTS, _G), "percentunit"),
+            _number("Claims that find a warm one", _part("sandpod_pool_claims_total", _HITS, _S), "percentunit"),
         ],
         "Tools": [
             Panel(title="Calls", unit="reqps", queries=[_rate("sandpod_tool_calls_total", "tool")]),

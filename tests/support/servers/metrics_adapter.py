@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -51,7 +51,7 @@ class OpenStreams:
     def answer(self, path: str) -> dict[str, Any] | None:
         """Return what the API says at a path; None where there is nothing."""
         root, api = f"/apis/{self.group}/{self.version}", f"{self.group}/{self.version}"
-        address = urlsplit(path).path
+        address = unquote(urlsplit(path).path)
         if address == root:
             kind = {"name": f"pods/{STREAMS}", "namespaced": True, "kind": "MetricValueList", "verbs": ["get"]}
             return {**_typed("v1", "APIResourceList"), "groupVersion": api, "resources": [kind]}
