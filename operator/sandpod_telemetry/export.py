@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 QUEUE: Final = 4096
 """Spans that wait: about 8 MB."""
 BATCH: Final = 512
-TIMEOUT: Final = 10.0  # seconds for one batch, tries included
 END_SECONDS: Final = 5.0  # that the last ones get when the process ends
 MAX_STATE: Final = 512  # characters of a client's `tracestate` that goes on
 _LIMITS: Final = SpanLimits(
@@ -39,7 +38,7 @@ _LIMITS: Final = SpanLimits(
 def provider(*, service: str, version: str, url: str, ratio: float | None) -> TracerProvider:
     """Return the process's provider. Raises ValueError: variables of the environment (OTEL_...) are wrong."""
     made = bare_provider(service, version, ratio)
-    exporter = Cleaned(OTLPSpanExporter(endpoint=url, timeout=TIMEOUT), urlsplit(url).hostname or "the collector")
+    exporter = Cleaned(OTLPSpanExporter(endpoint=url), urlsplit(url).hostname or "the collector")
     made.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=QUEUE, max_export_batch_size=BATCH))
     trace.set_tracer_provider(made)
     # No baggage: it is callers' data, and nothing here uses it.

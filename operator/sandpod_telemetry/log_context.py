@@ -3,8 +3,6 @@
 A scope's facts are shared by all tasks that are begun in it, so that a line knows what was learnt after its task began.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, TypedDict, Unpack
 
@@ -29,14 +27,19 @@ def _bounded(facts: Facts) -> dict[str, str]:
     return {name: value[:MAX_TEXT] for name, value in facts.items() if isinstance(value, str) and value}
 
 
-@contextmanager
-def bound(**facts: Unpack[Facts]) -> Iterator[None]:
+class bound:  # noqa: N801 - a `with` statement reads it as the function that it would be, at a fifth of its cost
     """Begin a scope with these facts, and with none of those of the scope around it."""
-    token = _current.set(_bounded(facts))
-    try:
-        yield
-    finally:
-        _current.reset(token)
+
+    __slots__ = ("_facts", "_token")
+
+    def __init__(self, **facts: Unpack[Facts]) -> None:
+        self._facts = _bounded(facts)
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._facts)
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
 
 
 def note(**facts: Unpack[Facts]) -> None:

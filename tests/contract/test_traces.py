@@ -19,12 +19,14 @@ SECRET = "hunter2-do-not-tell"
 RUN = "tools/call run_python_code"
 
 
-@pytest.mark.promise("traces-private")
+@pytest.mark.promise("traces-private", "traces-harmless")
 async def test_calls_of_a_real_client_arrive_at_a_collector_as_its_trace(tmp_path: Path) -> None:
     log = tmp_path / "log"
     both = ("bash", "-c", f'exec "$@" 2> >(tee {log} >&2)', "bash")
     with collector() as here:
-        env = ("env", f"OTEL_EXPORTER_OTLP_ENDPOINT={here.address}", "OTEL_EXPORTER_OTLP_HEADERS=x-who=me")
+        # A busy machine may take long to answer, and what takes too long is lost.
+        otlp = {"ENDPOINT": here.address, "HEADERS": "x-who=me", "TIMEOUT": "60"}
+        env = ("env", *(f"OTEL_EXPORTER_OTLP_{name}={value}" for name, value in otlp.items()))
         async with (
             serving(*LOCAL, "--log-format=json", prefix=(*env, *both)) as (url, _),
             Client(url) as client,
@@ -40,6 +42,14 @@ async def test_calls_of_a_real_client_arrive_at_a_collector_as_its_trace(tmp_pat
             )
             assert made.status_code == 200, made.text
             spans = await here.until("tools/call get_sandbox", "tools/call write_file", "POST /api/v1/runs")
+            # A collector that hangs holds up no call, nor the end of the server.
+            here.gate.clear()
+            asked = here.asked
+            await client.call_tool("list_files", {})
+            while here.asked == asked:  # noqa: ASYNC110 - a thread is asked
+                await asyncio.sleep(0.02)
+            again = await client.call_tool("run_python_code", {"code": "print(6 * 7)"})
+            assert (again.structured_content or {})["stdout"] == "42\n"
     run = (answer.structured_content or {})["run_id"]
     first = spans.one(RUN, CLIENT)
     of = {each.name: each for each in spans.all() if each.parent == first.id}
@@ -63,20 +73,6 @@ async def test_calls_of_a_real_client_arrive_at_a_collector_as_its_trace(tmp_pat
     known = {name: line.get(name) for name in ("trace_id", "span_id", "owner", "sandbox", "run")}
     ids = {"trace_id": TRACE, "span_id": of["sandbox.run"].id}
     assert known == {**ids, "owner": "local", "sandbox": run.partition(".")[0], "run": run}
-
-
-@pytest.mark.promise("traces-harmless")
-async def test_a_collector_that_hangs_fails_no_call_and_the_server_ends() -> None:
-    with collector() as hanging:
-        hanging.gate.clear()
-        env = ("env", "OTEL_BSP_SCHEDULE_DELAY=1", "OTEL_EXPORTER_OTLP_TIMEOUT=1")
-        flags = (*LOCAL, f"--traces.endpoint={hanging.address}")
-        async with serving(*flags, prefix=env) as (url, _), Client(url) as client:
-            for _ in range(3):
-                answer = await client.call_tool("run_python_code", {"code": "print(6 * 7)"})
-                assert (answer.structured_content or {})["stdout"] == "42\n"
-        assert hanging.asked > 0
-        assert hanging.seen == []
 
 
 async def test_without_a_collector_nothing_that_sends_is_loaded() -> None:

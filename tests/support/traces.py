@@ -126,11 +126,12 @@ class Collector:
     gate: threading.Event = field(default_factory=threading.Event)  # answers wait until it is set
 
     async def until(self, *names: str) -> Spans:
-        """Return the spans once those are among them."""
+        """Return the spans that have come once those are among them; they come in the order in which they ended."""
         async with asyncio.timeout(60):
             while not set(names) <= {each.name for each in self.seen}:  # noqa: ASYNC110 - a thread sees them
                 await asyncio.sleep(0.02)
-        return Spans(lambda: self.seen)
+        seen = list(self.seen)
+        return Spans(lambda: seen)
 
 
 def _sent(body: ExportTraceServiceRequest) -> list[Seen]:
