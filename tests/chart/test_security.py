@@ -301,6 +301,7 @@ def test_weaker_pods_are_refused_among_the_sandboxes_and_nowhere_else() -> None:
     } == {
         ("pods", "CREATE", "UPDATE"),
         ("pods/ephemeralcontainers", "UPDATE"),
+        ("pods/resize", "UPDATE"),
     }
     assert binding == {
         "policyName": POLICY,
