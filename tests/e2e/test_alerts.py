@@ -150,7 +150,8 @@ async def test_each_alert_fires_by_its_cause_and_clears_and_each_panel_has_data(
     [node, *_] = await cluster.items("nodes")
     causes, sent = Causes(space=SANDBOXES, image=IMAGE), dict[str, dict[str, str]]()
     async with AsyncExitStack() as stack:
-        alone = await stack.enter_async_context(lonely(tmp_path))
+        on_its_own = await stack.enter_async_context(AsyncExitStack())
+        alone = await on_its_own.enter_async_context(lonely(tmp_path))
         watching = stack.enter_context(
             monitoring(tmp_path, sped_up(rules, SPEED), NAMESPACE, node["metadata"]["name"], {"alone": alone.metrics})
         )
@@ -166,7 +167,7 @@ async def test_each_alert_fires_by_its_cause_and_clears_and_each_panel_has_data(
                 raise AssertionError(f"silent: {sorted(names - sent.keys())}") from error
 
         session = await stack.enter_async_context(Caller(f"{node_url(NAMESPACE)}/mcp", key).connect())
-        other = await stack.enter_async_context(alone.caller.connect())
+        other = await on_its_own.enter_async_context(alone.caller.connect())
         async with all_at_once(causes, session, other, alone) as used:
             await all_of(alerts - AT_LAST)
 
@@ -183,6 +184,7 @@ async def test_each_alert_fires_by_its_cause_and_clears_and_each_panel_has_data(
         await all_of({"SandpodNetworkOpen"})
         await causes.remove(theirs)
 
+        await on_its_own.aclose()
         await asyncio.to_thread(scale, 0)
         await all_of({"SandpodGatewayDown", "SandpodOperatorInactive"})
         await asyncio.to_thread(scale, 1)

@@ -301,3 +301,17 @@ async def test_a_request_without_answer_closes_a_silent_stream_and_no_other(monk
     with pytest.raises(ConnectionLostError):
         await asking
     assert connection.closed
+
+
+async def test_a_stream_that_breaks_is_told_once_and_one_that_is_closed_is_not() -> None:
+    told: list[str] = []
+    stream, connection = await connect()
+    connection.on_broken = lambda: told.append("broken")
+    stream.say_raw(b"")
+    await until(lambda: connection.closed)
+    await connection.close()
+    assert told == ["broken"]
+    _, connection = await connect()
+    connection.on_broken = lambda: told.append("closed")
+    await connection.close()
+    assert told == ["broken"]
