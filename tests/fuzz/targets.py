@@ -6,7 +6,6 @@ Refusals are right answers. What must change nothing, such as how bytes are cut 
 import asyncio
 import contextlib
 import json
-import logging
 import posixpath
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Final
@@ -291,5 +290,3 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     each.__name__: each for each in (frames, inbox, flow, path, envelopes, multipart, arguments, http, websocket)
 }
 """All of them, by name."""
-
-logging.getLogger("sandpod_gateway").setLevel(logging.ERROR)

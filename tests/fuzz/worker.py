@@ -5,6 +5,7 @@ through byte by byte that way, which inputs that are only random never do. It ha
 it into an environment of its own, and what it has found is replayed by `make test` without it.
 """
 
+import logging
 import sys
 
 import atheris
@@ -15,6 +16,7 @@ with atheris.instrument_imports(include=["sandpod_gateway", "sandpod_runner"]):
 
 def main() -> None:
     """Fuzz the target that the command line names."""
+    logging.getLogger("sandpod_gateway").setLevel(logging.ERROR)
     target = TARGETS[sys.argv[1]]
     atheris.Setup([sys.argv[0], *sys.argv[2:]], target)
     atheris.Fuzz()

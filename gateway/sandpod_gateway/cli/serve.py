@@ -130,7 +130,7 @@ def _listen(host: str, port: int, *, flag: str) -> socket.socket:
 
 class _Server(connections.Server):
     banner = ""
-    announced: contextlib.ExitStack  # closed before the port is
+    announced: contextlib.ExitStack | None = None  # closed before the port is
     finish: Callable[[float], Awaitable[bool]] | None = None  # waits so many seconds for other work, if there is any
     drain = 0  # seconds without a call, after it was asked to end, for which it goes on
     _asked: float | None = None  # when that was
@@ -159,7 +159,8 @@ class _Server(connections.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let calls in progress end, and other work in what is left of their time."""
-        self.announced.close()
+        if self.announced is not None:
+            self.announced.close()
         now = asyncio.get_running_loop().time
         end = now() + (self.config.timeout_graceful_shutdown or 0)
         await super().shutdown(sockets)

@@ -21,6 +21,7 @@ GATEWAY: Final[Rights] = {
     "sandboxtemplates.sandpod.dev": ("get", "list"),
     "sandboxpools.sandpod.dev": ("list",),
     "pods/exec": ("get", "create"),
+    "events": ("list",),
 }
 # With the settings kubernetes.secrets and kubernetes.scale_pools.
 GATEWAY_SECRETS: Final[Rights] = {"secrets": ("get", "create")}

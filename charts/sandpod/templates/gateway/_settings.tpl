@@ -64,7 +64,7 @@ The gateway's settings file: `gateway.config` and what follows from other values
 {{- end -}}
 {{- if .Values.traces.endpoint -}}
 {{- $traces := dict "endpoint" .Values.traces.endpoint -}}
-{{- if ne nil .Values.traces.ratio -}}
+{{- if ne (float64 .Values.traces.ratio) 1.0 -}}
 {{- $_ := set $traces "ratio" .Values.traces.ratio -}}
 {{- end -}}
 {{- $_ := set $settings "traces" $traces -}}

@@ -15,7 +15,7 @@ The operator's settings file: `operator.config` and what follows from other valu
 {{- end -}}
 {{- if .Values.traces.endpoint -}}
 {{- $_ := set $settings "traces_endpoint" .Values.traces.endpoint -}}
-{{- if ne nil .Values.traces.ratio -}}
+{{- if ne (float64 .Values.traces.ratio) 1.0 -}}
 {{- $_ := set $settings "traces_ratio" .Values.traces.ratio -}}
 {{- end -}}
 {{- end -}}
