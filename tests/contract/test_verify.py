@@ -116,7 +116,8 @@ async def test_interrupted_it_leaves_no_process(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps(CONFIG), encoding="utf-8")
     code = "import sys; sys.argv[1:] = ['verify', *sys.argv[1:]]; from sandpod_gateway.cli import main; main.main()"
-    command = [sys.executable, "-c", code, "--config", str(config)]
+    # What runs in the background of a shell ignores Ctrl-C, and so do its children.
+    command = ["env", "--default-signal=INT", sys.executable, "-c", code, "--config", str(config)]
     started = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL, start_new_session=True)
 
     async def inside() -> set[int]:

