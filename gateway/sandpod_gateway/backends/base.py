@@ -91,7 +91,7 @@ class SandboxRecord:
     has_secrets: bool = False  # whether its claim came with some
     refers_to_secrets: bool = False  # whether its claim refers to some
     metadata: tuple[tuple[str, str], ...] = ()  # what its caller noted of it
-    conditions: tuple[Condition, ...] = field(default=(), repr=False)  # what is observed of it
+    conditions: tuple[Condition, ...] = field(default=(), repr=False, compare=False)  # as written so far
     fresh: bool = field(default=False, compare=False)  # of a claim's answer: whether it was claimed by that very call
     warm: bool = field(default=False, compare=False)  # of a fresh one: whether it waited in a pool
 
