@@ -148,7 +148,9 @@ test-cluster-contract: setup ## Runs in that cluster what all kinds of sandboxes
 .PHONY: test-end-to-end
 test-end-to-end: setup ## Runs all tests that need that cluster, most of them side by side
 	@$(MAKE) --no-print-directory test-e2e-alone
-	@$(MAKE) --no-print-directory -j4 -O test-e2e-together test-e2e-objects test-e2e-operator test-e2e-watched test-cluster-contract
+	@$(MAKE) --no-print-directory -j3 -O test-e2e-together test-e2e-objects test-e2e-operator test-cluster-contract
+	@# After the others: an alert looks back for seconds here, which a busy machine may sleep through.
+	@$(MAKE) --no-print-directory test-e2e-watched
 
 .PHONY: test-e2e-together
 test-e2e-together: setup ## Runs the tests of all parts together, as installed in that cluster
