@@ -13,18 +13,20 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NoReturn
 
 from chaos import faults, invariants, plan
 from chaos.history import History
 from chaos.load import Load
 from chaos.machine import abilities, nodes
-from chaos.streams import Way, way_to
 from chaos.world import World
 from support.cluster.cluster import Cluster, ClusterError, spread_service
 from support.operator.process import IMAGE, Objects
+from support.servers.cut_connections import Way, way_to
 
 FOLDER: Final = Path(".build/chaos")
 
@@ -149,6 +151,17 @@ def keys_of(path: Path) -> dict[str, str]:
     return {user: made["key"] for user, made in json.loads(path.read_text(encoding="utf-8")).items()}
 
 
+def run_installed(work: Callable[[str, Cluster, dict[str, str]], Coroutine[Any, Any, int]]) -> NoReturn:
+    """Run a program on the installed release, and end with its exit code; it gets address, cluster and API keys."""
+    # What a client library says of connections that are cut on purpose.
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
+    cluster = Cluster(namespace=os.environ["SANDPOD_NAMESPACE"], sandboxes=os.environ["SANDPOD_SANDBOX_NAMESPACE"])
+    keys = keys_of(Path(os.environ["SANDPOD_KEYS"]))
+    with ExitStack() as stack:
+        address = stack.enter_context(spread_service(cluster.namespace))
+        sys.exit(asyncio.run(work(f"http://{address}", cluster, keys)))
+
+
 async def _main(options: argparse.Namespace, url: str, cluster: Cluster, keys: dict[str, str]) -> int:
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     world = await world_of(cluster)
@@ -166,14 +179,7 @@ async def _main(options: argparse.Namespace, url: str, cluster: Cluster, keys: d
 
 def main() -> None:
     """Let it rage in the installed release."""
-    options = parse()
-    # What a client library says of connections that are cut on purpose.
-    logging.getLogger("mcp").setLevel(logging.CRITICAL)
-    cluster = Cluster(namespace=os.environ["SANDPOD_NAMESPACE"], sandboxes=os.environ["SANDPOD_SANDBOX_NAMESPACE"])
-    keys = keys_of(Path(os.environ["SANDPOD_KEYS"]))
-    with ExitStack() as stack:
-        address = stack.enter_context(spread_service(cluster.namespace))
-        sys.exit(asyncio.run(_main(options, f"http://{address}", cluster, keys)))
+    run_installed(partial(_main, parse()))
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from chaos.machine import Node, command, host_pid
 from chaos.plan import Fault
-from chaos.streams import Way
 from chaos.world import World
 from support.cluster.cluster import ClusterError
 from support.cluster.policy_agent import find_agent
 from support.cluster.reading import RefusedError
+from support.servers.cut_connections import Way
 
 UNDO_TRIES: Final = 60  # with a second between two: what undoes a fault may need what another fault has stopped
 _SYNC_DELAY: Final = "200ms"

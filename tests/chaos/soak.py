@@ -9,22 +9,18 @@ more than its bound an hour, beyond its error.
 import argparse
 import asyncio
 import json
-import logging
-import os
-import sys
 import time
 from collections import defaultdict
-from contextlib import ExitStack
-from pathlib import Path
+from functools import partial
 from typing import Final
 
 from chaos import invariants
-from chaos.chaos import FOLDER, Chaos, keys_of, world_of
+from chaos.chaos import FOLDER, Chaos, run_installed, world_of
 from chaos.history import History, Record
 from chaos.load import Load
 from chaos.slope import slope
 from chaos.world import World
-from support.cluster.cluster import Cluster, ClusterError, spread_service
+from support.cluster.cluster import Cluster, ClusterError
 from support.cluster.reading import RefusedError
 
 EVERY: Final = 15.0  # seconds between two samples
@@ -132,13 +128,7 @@ async def _main(minutes: float, url: str, cluster: Cluster, keys: dict[str, str]
 
 def main() -> None:
     """Measure the installed release."""
-    options = parse()
-    logging.getLogger("mcp").setLevel(logging.CRITICAL)
-    cluster = Cluster(namespace=os.environ["SANDPOD_NAMESPACE"], sandboxes=os.environ["SANDPOD_SANDBOX_NAMESPACE"])
-    keys = keys_of(Path(os.environ["SANDPOD_KEYS"]))
-    with ExitStack() as stack:
-        address = stack.enter_context(spread_service(cluster.namespace))
-        sys.exit(asyncio.run(_main(options.minutes, f"http://{address}", cluster, keys)))
+    run_installed(partial(_main, parse().minutes))
 
 
 if __name__ == "__main__":
