@@ -10,7 +10,7 @@ from typing import Final
 import httpx2
 import pytest
 import pytest_asyncio
-from playwright.async_api import Page, Request, expect
+from playwright.async_api import Page, Request, Route, expect
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
@@ -140,9 +140,14 @@ async def test_a_session_that_ends_leads_back_to_the_page_and_the_program_that_w
     page = await user(place, "hers")
     await page.goto(f"{place.address}/console/sandboxes/default")
     await write(page, "print('not lost')")
-    for ask in ("#run", "#tab-state"):
+
+    async def ends(route: Route) -> None:
         await page.context.clear_cookies()  # as the browser does when their time is over
-        await page.evaluate("ask => document.querySelector(ask)?.click()", ask)  # if it has not noticed by itself
+        await route.continue_()
+
+    for ask, asked in (("#run", "**/api/v1/runs"), ("#tab-state", "**/sandboxes/default/state*")):
+        await page.route(asked, ends, times=1)
+        await page.locator(ask).click()
         await expect(page.get_by_text("Your session has ended")).to_be_visible()
         await page.get_by_label("API key").fill(place.keys["hers"])
         await page.get_by_role("button", name="Sign in").click()
