@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
-_WINDOW: Final = re.compile(r"\[(\d+)([smh])\]")
+_WINDOW: Final = re.compile(r"(\[|\boffset )(\d+)([smh])\b")
 _AGE: Final = re.compile(r"\b(\d+) \* 60\b")
 
 
@@ -32,7 +32,7 @@ def sped_up(text: str, speed: int) -> str:
 
     groups: dict[str, Any] = yaml.safe_load(text)
     for rule in (rule for group in groups["groups"] for rule in group["rules"]):
-        found = _WINDOW.sub(lambda match: f"[{shorter(match[1] + match[2])}]", rule["expr"])
+        found = _WINDOW.sub(lambda match: match[1] + shorter(match[2] + match[3]), rule["expr"])
         rule["expr"] = _AGE.sub(lambda match: f"{int(match[1]) * 60 / speed:g}", found)
         if "for" in rule:
             rule["for"] = shorter(rule["for"])

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -102,9 +102,9 @@ async def local(options: argparse.Namespace) -> AsyncIterator[Row]:
         other = await stack.enter_async_context(Caller(address, key).connect())
         parts = [
             *shared(session, options, refilled),
-            measures.rest(session, http, f"{url.removesuffix('/mcp')}/api/v1", options.calls),
-            measures.e2b(http, f"{url.removesuffix('/mcp')}/e2b", options.calls),
-            client(url, None, options.calls),
+            measures.rest(session, http, f"{url.removesuffix('/mcp')}/api/v1", options.calls, refilled),
+            measures.e2b(http, f"{url.removesuffix('/mcp')}/e2b", options.calls, refilled),
+            client(url, None, options.calls, refilled),
             measures.difference(session, other, options.calls),
             measures.rate(session, options.calls, lambda: processor_seconds(pid)),
             frames(create_backend("local"), options.calls),
@@ -127,9 +127,9 @@ async def cluster(options: argparse.Namespace, beside: Beside) -> AsyncIterator[
     async with Caller(f"{url}/mcp", key).connect() as session, httpx2.AsyncClient(headers={"x-api-key": key}) as http:
         parts = [
             *shared(session, options, there.pool_is_full),
-            measures.rest(session, http, f"{url}/api/v1", options.calls),
-            measures.e2b(http, f"{url}/e2b", options.calls),
-            client(url, key, options.calls),
+            measures.rest(session, http, f"{url}/api/v1", options.calls, there.pool_is_full),
+            measures.e2b(http, f"{url}/e2b", options.calls, there.pool_is_full),
+            client(url, key, options.calls, there.pool_is_full),
             measures.cold(session, options.cold, "bare"),
             frames(create_backend("kubernetes", kubernetes=settings), options.calls),
         ]
@@ -150,9 +150,7 @@ async def gvisor_template(there: Cluster) -> str:
     return json.dumps(example)
 
 
-def shared(
-    session: Session, options: argparse.Namespace, refilled: Callable[[], Awaitable[object]]
-) -> list[AsyncIterator[Row]]:
+def shared(session: Session, options: argparse.Namespace, refilled: measures.Refilled) -> list[AsyncIterator[Row]]:
     """Return the measurements that every backend has, not begun."""
     return [
         measures.calls(session, options.calls, refilled),

@@ -76,13 +76,14 @@ class Beside:
         self, session: Session, there: Cluster, url: str, key: str, options: argparse.Namespace
     ) -> AsyncIterator[Row]:
         """Sandpod in many sandboxes at once, then the peers in as many."""
-        async for row in client.upload(url, key, options.fresh, options.copy):
+        async for row in client.upload(url, key, options.fresh, options.copy, there.pool_is_full):
             yield row
         async with AsyncExitStack() as stack:
             sandboxes = []
             for index in range(options.sandboxes):
                 sandboxes.append(await session.create(name=f"bench-crowd-{index}"))
                 stack.push_async_callback(session.close, sandboxes[-1])
+            await there.pool_is_full()
             async for row in crowd.together(session, sandboxes, options.runs):
                 yield row
             plan = Plan(

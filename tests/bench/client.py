@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Final
 
-from bench.measures import MILLIS, WARM_UP
+from bench.measures import MILLIS, WARM_UP, Refilled
 from bench.rows import Row
 from sandpod import AsyncSandbox
 from sandpod.api import Api
@@ -30,9 +30,10 @@ finally:
 """
 
 
-async def client(url: str, key: str | None, count: int) -> AsyncIterator[Row]:
+async def client(url: str, key: str | None, count: int, refilled: Refilled) -> AsyncIterator[Row]:
     """`Sandbox.run` in a context, keys in a terminal, and the memory of a large file on its way in and out."""
     async with AsyncSandbox("bench-client", url=url, key=key) as sandbox:
+        await refilled()
         for name, show in (("client", None), ("callback", _nothing)):
             samples = []
             for _ in range(count + WARM_UP):
@@ -49,10 +50,11 @@ async def client(url: str, key: str | None, count: int) -> AsyncIterator[Row]:
             yield Row("copy", [await asyncio.to_thread(_copied, url, key, *way) for way in ways])
 
 
-async def upload(url: str, key: str | None, count: int, megabytes: int) -> AsyncIterator[Row]:
+async def upload(url: str, key: str | None, count: int, megabytes: int, refilled: Refilled) -> AsyncIterator[Row]:
     """Copy a file into a sandbox."""
     samples = []
     async with AsyncSandbox("bench-upload", url=url, key=key) as sandbox:
+        await refilled()
         with tempfile.NamedTemporaryFile() as file:
             file.truncate(megabytes * MEGABYTE)
             for index in range(count + 1):

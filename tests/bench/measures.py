@@ -32,6 +32,9 @@ for _ in range({blocks}):
     os.write(1, block)
 """
 
+Refilled = Callable[[], Awaitable[object]]
+"""Returns once the pool is full: the start of what replaces a sandbox in it is measured elsewhere."""
+
 CGROUP_MEMORY = "cat /sys/fs/cgroup/memory.current 2>/dev/null || cat /sys/fs/cgroup/memory/memory.usage_in_bytes"
 
 
@@ -79,9 +82,12 @@ async def difference(plain: Session, other: Session, count: int) -> AsyncIterato
     await other.close(others)
 
 
-async def rest(session: Session, http: httpx2.AsyncClient, api: str, count: int) -> AsyncIterator[Row]:
+async def rest(
+    session: Session, http: httpx2.AsyncClient, api: str, count: int, refilled: Refilled
+) -> AsyncIterator[Row]:
     """The same run by the REST API, at the address `api`."""
     body = {"code": "print(1)", "sandbox": await session.create(name="bench-rest")}
+    await refilled()
 
     async def call() -> Reply:
         answer = await http.post(f"{api}/runs", json=body)
@@ -92,9 +98,10 @@ async def rest(session: Session, http: httpx2.AsyncClient, api: str, count: int)
     await session.close(body["sandbox"])
 
 
-async def e2b(http: httpx2.AsyncClient, api: str, count: int) -> AsyncIterator[Row]:
+async def e2b(http: httpx2.AsyncClient, api: str, count: int, refilled: Refilled) -> AsyncIterator[Row]:
     """E2B's `run_code`, at the address `api`: in a context, so that no process is started for it."""
     made = (await http.post(f"{api}/v2/sandboxes", json={})).json()
+    await refilled()
     headers = {"e2b-sandbox-id": made["sandboxID"], "x-access-token": made["envdAccessToken"]}
 
     async def call() -> Reply:
@@ -107,10 +114,10 @@ async def e2b(http: httpx2.AsyncClient, api: str, count: int) -> AsyncIterator[R
     await http.delete(f"{api}/sandboxes/{made['sandboxID']}")
 
 
-async def calls(session: Session, count: int, refilled: Callable[[], Awaitable[object]]) -> AsyncIterator[Row]:
+async def calls(session: Session, count: int, refilled: Refilled) -> AsyncIterator[Row]:
     """A sandbox in use, in each language; the Python runs also as the runner timed them."""
     sandbox = await session.create(name="bench-calls")
-    await refilled()  # What replaces it in the pool starts by now, which is measured elsewhere.
+    await refilled()
     samples, replies = await timed(count, lambda: session.python("print(1)", sandbox=sandbox))
     yield Row("call", samples)
     yield Row("runner", [reply["duration_ms"] for reply in replies])
@@ -163,7 +170,7 @@ async def in_template(session: Session, count: int, template: str, key: str) -> 
     yield Row(key, samples)
 
 
-async def fresh(session: Session, count: int, refilled: Callable[[], Awaitable[object]]) -> AsyncIterator[Row]:
+async def fresh(session: Session, count: int, refilled: Refilled) -> AsyncIterator[Row]:
     """From nothing to the first output of a warm sandbox; the pool is full again before each try."""
     samples, claims = [], []
     for index in range(count):

@@ -107,4 +107,5 @@ def test_times_are_divided_and_thresholds_are_not() -> None:
     assert by_name["SandpodOperatorWatchStalled"]["expr"].endswith("> 5")
     assert by_name["SandpodStreamsFail"]["expr"].endswith("[15s])) > 5")
     assert by_name["SandpodStreamsFail"]["for"] == "5s"
+    assert by_name["SandpodKernelShared"]["expr"].endswith(" offset 15s) > 0")
     assert "14 * 86400" in by_name["SandpodCertificateExpires"]["expr"]
