@@ -78,7 +78,7 @@ class BackgroundRuns:
                 note(run_id=name)
             if run == active.run:  # else it is an earlier call's, with the same key
                 seconds = self._limits.timeout(request.timeout)
-                meter.background_began(account, record.name, name, sent=request.size, seconds=seconds)
+                meter.ongoing.background_began(account, record.name, name, sent=request.size, seconds=seconds)
         return RunStarted(run_id=name, sandbox=record.name, state="running")
 
     async def _begin(self, active: ActiveRun, connection: RunnerConnection) -> str:
@@ -120,7 +120,7 @@ class BackgroundRuns:
             )
             if tail.ended is None:
                 return build_reading(output, tail.recorder, None, most)
-            self._sandboxes.meter.background_ended(name, *used_by(tail.ended))
+            self._sandboxes.meter.ongoing.background_ended(name, *used_by(tail.ended))
             whole = tail.recorder
             if cursor:
                 whole = Recorder(self._limits.output_cap, strip_ansi=strip_ansi, masker=masker)

@@ -20,7 +20,7 @@ from sandpod_gateway.limits import (
 from sandpod_gateway.masking.current import current_call
 from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.demux import RunHandle
-from sandpod_gateway.runner.run_ids import new_run
+from sandpod_gateway.runner.run_ids import new_run, run_id
 from sandpod_gateway.runs.recorder import Recorder
 from sandpod_gateway.sandboxes.secrets import NONE, SecretSet
 from sandpod_runner.protocol import messages as protocol
@@ -69,11 +69,21 @@ class ActiveRun:
     cursor: int | None = None  # where reading goes on, of a run that an earlier call with the same key has started
     begun: float = field(default_factory=time.perf_counter)
     handle: RunHandle | None = None  # what is known of it, once it was sent to the runner
+    accepted: bool = False  # whether the runner has it
 
     @property
     def elapsed(self) -> float:
         """Seconds since it began."""
         return time.perf_counter() - self.begun
+
+    @property
+    def moved(self) -> tuple[int, int]:
+        """Bytes in and out."""
+        return self.request.size, sum(stream.taken for stream in self.recorder.streams.values())
+
+    def so_far(self) -> tuple[str, tuple[int, int]] | None:
+        """Return its name as callers know it and the bytes that it has moved; None where the runner may not have it."""
+        return (run_id(self.record.name, self.run), self.moved) if self.accepted and self.cursor is None else None
 
     @property
     def cpu(self) -> float:

@@ -174,6 +174,7 @@ class Runs:
             handle = active.handle = await start_run(connection, active, self._limits)
             run = await connection.wait_for(handle.accepted)
             if run == active.run:
+                active.accepted = True
                 if handle.ended.cancelled():  # it was started already, over a connection that is lost
                     received = {name: stream.received for name, stream in active.recorder.streams.items()}
                     handle = await connection.follow_run(run, received, active.recorder, acks=True)
@@ -201,14 +202,14 @@ class Runs:
     def _metered(self, active: ActiveRun) -> Iterator[None]:
         """Charge what a run uses to its caller."""
         account, sandbox, meter = account_of(current_caller()), active.record.name, self._sandboxes.meter
+        seconds = self._limits.timeout(active.request.timeout)
+        attended = meter.ongoing.attend(account, sandbox, seconds, active.so_far)
         with meter.busy(sandbox):
             try:
                 yield
             finally:
-                if active.cursor is None:  # else it is an earlier call's, and charged to that
-                    out = sum(stream.taken for stream in active.recorder.streams.values())
-                    moved = (active.request.size, out)
-                    meter.ended(account, sandbox, cpu=active.cpu, elapsed=active.elapsed, moved=moved)
+                moved = active.moved if active.cursor is None else None  # else it is an earlier call's
+                meter.ongoing.left(attended, cpu=active.cpu, elapsed=active.elapsed, moved=moved)
 
     def _lost(self, active: ActiveRun, cause: str = "The sandbox went away while the program ran.") -> Ended:
         if self._sandboxes.is_closing(active.record.name):

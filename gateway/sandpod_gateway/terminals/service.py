@@ -66,7 +66,7 @@ class Terminals:
             channel = self._channel(record, new_run(KIND), opening, request.command)
             await channel.open()
             name, sent = run_id(record.name, channel.name), text_size(request.command)
-            meter.background_began(account, record.name, name, sent=sent, seconds=self._seconds(request))
+            meter.ongoing.background_began(account, record.name, name, sent=sent, seconds=self._seconds(request))
         return Terminal(
             sandboxes=self.sandboxes,
             record=record,

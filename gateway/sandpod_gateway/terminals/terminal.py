@@ -19,7 +19,7 @@ from sandpod_gateway.runner.run_ids import run_id
 from sandpod_gateway.sandboxes.requests import ask_runner
 from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_gateway.terminals.output import Output, Place
-from sandpod_gateway.usage.amounts import Account
+from sandpod_gateway.usage.amounts import Account, Amounts
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +43,17 @@ class Terminal:
     def name(self) -> str:
         """How its caller knows it, and its run."""
         return run_id(self.record.name, self.channel.name)
+
+    def __post_init__(self) -> None:
+        """Count with it."""
+        self.sandboxes.meter.ongoing.movers.add(self)
+
+    def settle(self) -> None:
+        """Charge what it has moved, whatever is left of its caller's quota: the next piece is refused where it is."""
+        if any(self._moved.values()):
+            moved = self._take()
+            amounts = Amounts(bytes_in=moved["into"], bytes_out=moved["out"])
+            self.sandboxes.meter.charge(self.account, amounts, self.record.name)
 
     async def read(self) -> bytes:
         """Return what it shows next; empty at its end."""
@@ -90,7 +101,7 @@ class Terminal:
         if ended is None:
             message, step = "The terminal's program has not ended in time.", "Call list_runs to see what became of it."
             raise SandpodError(ErrorCode.TIMEOUT, message, next_step=step)
-        self.sandboxes.meter.background_ended(self.name, ended.cpu_ms / 1e3, 0)
+        self.sandboxes.meter.ongoing.background_ended(self.name, ended.cpu_ms / 1e3, 0)
         if ended.outcome == Outcome.SANDBOX_LOST and self.sandboxes.is_closing(self.record.name):
             detail = "The sandbox was closed while the program ran."
             ended = ended.model_copy(update={"outcome": Outcome.CANCELLED, "detail": detail})
@@ -114,8 +125,12 @@ class Terminal:
             self._charge()
 
     def _charge(self) -> None:
-        moved, self._moved = self._moved, {"out": 0, "into": 0}
+        moved = self._take()
         meter, name = self.sandboxes.meter, self.record.name
         meter.move(self.account, name, out=moved["out"])
         with meter.moving(self.account, name, packages=moved["into"]):
             pass
+
+    def _take(self) -> dict[str, int]:
+        moved, self._moved = self._moved, {"out": 0, "into": 0}
+        return moved

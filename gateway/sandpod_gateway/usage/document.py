@@ -20,7 +20,10 @@ MAX_BYTES: Final = 900_000
 MAX_ROWS: Final = 5000
 MAX_SANDBOXES: Final = 1000
 MAX_KEYS: Final = 2000
-MAX_BACKGROUND: Final = 500
+MAX_BACKGROUND: Final = 1000
+MAX_ATTENDED: Final = 500
+"""Runs that a document has of all kinds where one more is added that a call waits for: others come first."""
+MAX_LATE: Final = 2000
 DAY_SECONDS: Final = 86_400
 _VERSION: Final = 1
 
@@ -53,12 +56,17 @@ class SandboxUse:
 
 @dataclass(frozen=True, slots=True)
 class BackgroundRun:
-    """A background run whose end is not known yet."""
+    """A run whose end is not known yet, in the background or at a gateway that may have gone."""
 
     account: Account
     sandbox: str
     began: int  # microseconds since 1970
     ends: int  # at the latest
+    out: int = 0  # bytes of output that are charged
+
+
+Late = tuple[str, int, Day, Account, str]
+"""A run, the document's `seq` when something was charged for it, and where: the day, the account and the sandbox."""
 
 
 @dataclass(eq=False)
@@ -74,6 +82,7 @@ class Document:
     sandboxes: dict[str, SandboxUse] = field(default_factory=dict)
     keys: dict[str, int] = field(default_factory=dict)  # when a key was used last: minutes since 1970, by its id
     background: dict[str, BackgroundRun] = field(default_factory=dict)  # by the run's id
+    late: dict[Late, Amounts] = field(default_factory=dict)  # not written: what may not be known to be in the store
     lost_rows: int = 0
     bounded: bool = True  # whether it is to be kept; one that is only read has room for all
 
@@ -107,6 +116,11 @@ class Document:
                 return True
         return False
 
+    @property
+    def live(self) -> set[str]:
+        """The sandboxes whose time it counts."""
+        return {name for name, use in self.sandboxes.items() if use.until is not None}
+
     def used(self, name: str, use: SandboxUse) -> SandboxUse:
         """Return the row of a sandbox, which is `use` where there is none; the oldest that have ended make room."""
         known = self.sandboxes.get(name)
@@ -125,6 +139,19 @@ class Document:
             self.keys[key_id] = minute  # the last used comes last
             if self.bounded and len(self.keys) > MAX_KEYS:
                 del self.keys[next(iter(self.keys))]
+
+    def remember(self, run: str, day: Day, account: Account, sandbox: str, amounts: Amounts) -> None:
+        """Record what was charged for a run that the document has, or has had since it was written last.
+
+        Whoever takes over an earlier state of the document charges that again, by the run's end.
+        """
+        self.late.setdefault((run, self.seq, day, account, sandbox), Amounts()).add(amounts)
+        if len(self.late) > MAX_LATE:
+            del self.late[next(iter(self.late))]
+
+    def is_written(self) -> None:
+        """Forget what was recorded before the last write."""
+        self.late = {key: amounts for key, amounts in self.late.items() if key[1] >= self.seq}
 
     def fold(self, other: "Document") -> None:
         """Take in all of another document, which counts no more once this one is written."""
@@ -154,6 +181,11 @@ class Document:
             if more or was is None:
                 rest.sandboxes[name] = replace(use, amounts=more, until=use.until if was is None else None)
         rest.background = {run: of for run, of in self.background.items() if run not in base.background}
+        for (run, seq, day, account, sandbox), amounts in self.late.items():
+            if run in base.background and seq >= base.seq:
+                less = Amounts().less(amounts)
+                rest.charge(day, account, less)
+                rest.used(sandbox, SandboxUse(account, "", 0)).amounts.add(less)
         return rest
 
     def drop(self, before: float) -> None:
@@ -189,6 +221,8 @@ class Document:
             "sandboxes": sandboxes,
             "keys": self.keys,
             "background": [[run, *of.account, of.sandbox, of.began, of.ends] for run, of in self.background.items()],
+            # Beside it, since gateways of earlier versions take rows of that form alone.
+            "counted": {run: of.out for run, of in self.background.items() if of.out},
         }
         return json.dumps(plain, separators=(",", ":")).encode()
 
@@ -197,6 +231,7 @@ def decode(content: bytes) -> Document:
     """Return a document as it was kept. Raises ValueError: it is none that this version understands."""
     try:
         plain = parsed(content, _VERSION)
+        counted = plain.get("counted", {})
         return Document(
             str(plain["replica"]),
             seq=int(plain["seq"]),
@@ -207,7 +242,7 @@ def decode(content: bytes) -> Document:
             sandboxes=dict(_sandbox(*row) for row in plain["sandboxes"]),
             keys={str(key_id): int(minute) for key_id, minute in plain["keys"].items()},
             background={
-                run: BackgroundRun(Account(tenant, user, key), sandbox, int(began), int(ends))
+                run: BackgroundRun(Account(tenant, user, key), sandbox, int(began), int(ends), int(counted.get(run, 0)))
                 for run, tenant, user, key, sandbox, began, ends in plain["background"]
             },
         )

@@ -13,8 +13,9 @@ from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.usage import live, quotas
 from sandpod_gateway.usage.amounts import GIB, SECOND, Account, Amounts, Scope
 from sandpod_gateway.usage.busy import BusyTimes
-from sandpod_gateway.usage.document import MAX_BACKGROUND, BackgroundRun, Document, SandboxUse, day_of
+from sandpod_gateway.usage.document import Document, SandboxUse, day_of
 from sandpod_gateway.usage.live import Live, Window
+from sandpod_gateway.usage.ongoing import Moved, OngoingRuns
 from sandpod_gateway.usage.settings import QuotaSettings
 from sandpod_gateway.usage.shared import DaySums, Others, ScopeCounts
 
@@ -38,8 +39,8 @@ class Meter:
         self._runs = ScopeCounts()
         self._claims = ScopeCounts()
         self._calls: dict[Scope, Window] = {}
-        self._background: dict[str, BackgroundRun] = {}  # those that are counted as going on
         self._busy = BusyTimes(self._now, self._charge_busy)
+        self.ongoing = OngoingRuns(self, self._now)
         self._held, self._held_uploads = ScopeCounts(), ScopeCounts()  # bytes that are on their way
         self._sums = self._others_sums = DaySums()
 
@@ -59,7 +60,7 @@ class Meter:
             made.add(now)
         self._live(account).calls.add(now)
         self.document.key_used(key_id.hex(), int(now // 60))
-        self._charge(account, Amounts(calls=1))
+        self.charge(account, Amounts(calls=1))
         self.changed.set()
 
     @contextmanager
@@ -112,32 +113,15 @@ class Meter:
         finally:
             self._busy.count(sandbox, -1)
 
-    def ended(self, account: Account, sandbox: str, *, cpu: float, elapsed: float, moved: tuple[int, int]) -> None:
-        """Count a run's end: seconds of processor time, seconds that it took, and bytes in and out."""
-        believed = round(min(cpu, elapsed * MAX_CPUS) * SECOND)
-        self._charge(account, Amounts(cpu=believed, bytes_in=moved[0], bytes_out=moved[1], runs=1), sandbox)
+    def ended(
+        self, account: Account, sandbox: str, *, cpu: float, elapsed: float, moved: Moved, run: str | None = None
+    ) -> None:
+        """Count a run's end: seconds of processor time, seconds that it took, and bytes in and out.
 
-    def background_began(self, account: Account, sandbox: str, run: str, *, sent: int, seconds: float) -> None:
-        """Count a background run from now on until `background_ended`, or for so many seconds at most."""
-        if run not in self.document.background and len(self.document.background) < MAX_BACKGROUND:
-            now = self._now()
-            self.document.background[run] = BackgroundRun(account, sandbox, now, now + round(seconds * SECOND))
-            self._follow_background()
-            self.urgent.set()
-        self._charge(account, Amounts(bytes_in=sent), sandbox)
-
-    def background_ended(self, run: str, cpu: float | None, written: int) -> None:
-        """Count the end of a background run of ours: seconds of processor time, and bytes of output.
-
-        None is for a processor time that nobody can tell any more. Then it is the time that the run had, on one
-        processor: else closing the sandbox would be a way to use any.
+        `run` is its id where the document has it, or had it when it was written last.
         """
-        known = self.document.background.pop(run, None)
-        if known is not None:
-            elapsed = max(0, min(self._now(), known.ends) - known.began) / SECOND
-            used = elapsed if cpu is None else cpu
-            self.ended(known.account, known.sandbox, cpu=used, elapsed=elapsed, moved=(0, written))
-            self._follow_background()
+        believed = round(min(cpu, elapsed * MAX_CPUS) * SECOND)
+        self.charge(account, Amounts(cpu=believed, bytes_in=moved[0], bytes_out=moved[1], runs=1), sandbox, run)
 
     def move(self, account: Account, sandbox: str, *, into: int = 0, out: int = 0) -> None:
         """Count bytes of files before they go into a sandbox, or on from it.
@@ -145,18 +129,29 @@ class Meter:
         Raises SandpodError: quota_exceeded, where they are too many for today; then none of them counts.
         """
         self.check_bytes(account, into + out, upload=bool(into))
-        self._charge(account, Amounts(bytes_in=into, uploads=into, bytes_out=out), sandbox)
+        self.charge(account, Amounts(bytes_in=into, uploads=into, bytes_out=out), sandbox)
 
     @contextmanager
-    def moving(self, account: Account, sandbox: str, *, files: int = 0, packages: int = 0) -> Iterator[None]:
-        """Hold room for bytes that go into a sandbox until the block is left; then they count. Raises as `move`."""
+    def moving(
+        self, account: Account, sandbox: str, *, files: int = 0, packages: int = 0
+    ) -> Iterator[Callable[[int], None]]:
+        """Hold room for bytes that go into a sandbox until the block is left; then they count. Raises as `move`.
+
+        It gives what counts so many packages' bytes at once, as they arrive, whatever comes of them.
+        """
         amounts = Amounts(bytes_in=files + packages, uploads=files)
         self.check_bytes(account, amounts.bytes_in, upload=bool(files))
         self._held.add(account, amounts.bytes_in)
         self._held_uploads.add(account, amounts.uploads)
+
+        def arrived(size: int) -> None:
+            amounts.bytes_in -= size
+            self._held.add(account, -size)
+            self.charge(account, Amounts(bytes_in=size), sandbox)
+
         try:
-            yield
-            self._charge(account, amounts, sandbox)
+            yield arrived
+            self.charge(account, amounts, sandbox)
         finally:
             self._held.add(account, -amounts.bytes_in)
             self._held_uploads.add(account, -amounts.uploads)
@@ -204,7 +199,7 @@ class Meter:
             elapsed = max(0, round(until * SECOND) - use.until)
             use.until += elapsed
             if has_pod and elapsed:
-                self._charge(use.account, Amounts(wall=elapsed, memory=elapsed * use.memory // GIB), name)
+                self.charge(use.account, Amounts(wall=elapsed, memory=elapsed * use.memory // GIB), name)
 
     def closed(self, name: str, at: float | None = None) -> None:
         """Count the time of a sandbox of ours to its end, by default now."""
@@ -228,7 +223,7 @@ class Meter:
             if use.until is not None:
                 self._live(use.account).sandboxes.add(name)
         self._sums = DaySums.over([document], day_of(self.clock()))
-        self._follow_background()
+        self.ongoing.follow()
         self.changed.set()
 
     def take_others(self, others: Others) -> None:
@@ -249,7 +244,8 @@ class Meter:
                 del self._calls[scope]
         return content
 
-    def _charge(self, account: Account, amounts: Amounts, sandbox: str | None = None) -> None:
+    def charge(self, account: Account, amounts: Amounts, sandbox: str | None = None, run: str | None = None) -> None:
+        """Count amounts, of a sandbox or of none; `run` as in `ended`."""
         day = day_of(self.clock())
         self.document.charge(day, account, amounts)
         if self._sums.day != day:
@@ -260,6 +256,8 @@ class Meter:
         if sandbox is not None:
             holder = self.others.sandboxes.get(sandbox, account)
             self.document.used(sandbox, SandboxUse(holder, "", self._now())).amounts.add(amounts)
+            if run is not None:
+                self.document.remember(run, day, account, sandbox, amounts)
         self._metrics.count_use(account.tenant, amounts)
 
     def _today(self, scope: Scope) -> Amounts:
@@ -275,21 +273,14 @@ class Meter:
         self._live(account).runs += step
         self.changed.set()
 
-    def _follow_background(self) -> None:
-        """Count as going on the background runs that the document has, and no others."""
-        now = self.document.background
-        for run in self._background.keys() - now.keys():
-            known = self._background.pop(run)
-            self._count_run(known.account, -1)
-            self._busy.count(known.sandbox, -1)
-        for run in now.keys() - self._background.keys():
-            self._background[run] = now[run]
-            self._count_run(now[run].account, 1)
-            self._busy.count(now[run].sandbox, 1)
+    def count_run(self, account: Account, sandbox: str, step: int) -> None:
+        """Count a run in a sandbox more, or less (-1), that holds no place by `running`."""
+        self._count_run(account, step)
+        self._busy.count(sandbox, step)
 
     def _charge_busy(self, sandbox: str, elapsed: int) -> None:
         if (holder := self.holder(sandbox)) is not None:
-            self._charge(holder, Amounts(busy=elapsed), sandbox)
+            self.charge(holder, Amounts(busy=elapsed), sandbox)
 
     def _live(self, account: Account) -> Live:
         return self._accounts.setdefault(account, Live())

@@ -124,7 +124,7 @@ class Replica:
         """Write what is to be kept and fold what others have left, until cancelled. Raises SandpodError."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(KEEP_SECONDS):
+                async with asyncio.timeout(KEEP_SECONDS - URGENT_SECONDS):
                     await self._meter.urgent.wait()
             await self.keep_now()
             await asyncio.sleep(URGENT_SECONDS)
@@ -132,6 +132,7 @@ class Replica:
     async def keep_now(self) -> None:
         """Write what is to be kept, and fold what others have left. Raises SandpodError."""
         self._meter.urgent.clear()
+        self._meter.ongoing.keep()
         self._meter.document.drop(self._meter.clock() - self._days * DAY_SECONDS)
         await self._write()
         self._share()
@@ -177,6 +178,10 @@ class Replica:
                 others.take(accounts, is_alive=self._is_fresh(LIVE + name))
         self._meter.take_others(others)
 
+    def leads(self) -> bool:
+        """Return whether this gateway is the one to do what one of them is to do: the first of those that are there."""
+        return all(self._id <= each for each in self._live if self._is_fresh(LIVE + each))
+
     def _is_fresh(self, name: str) -> bool:
         return self._monotonic() - self._since.get(name, float("-inf")) < GONE_SECONDS
 
@@ -201,6 +206,7 @@ class Replica:
             return False
         self._version, self._written, self._uncertain = version, content, False
         self._sent = {document.seq: content}
+        document.is_written()
         self._folding, self._folds = None, set(document.folded)
         if document.lost_rows:
             logger.warning("usage has more rows than are kept: %d became part of others", document.lost_rows)
@@ -243,6 +249,8 @@ class Replica:
             elif self._has_gone(replica, document) and await self._claim(replica, document):
                 self._folding = document
                 self._meter.document.fold(document)
+                if not document.closed:
+                    self._meter.ongoing.inherited |= document.live
                 if not await self._write():
                     return
                 logger.info("the usage that gateway %s has counted is folded into this one's", replica)

@@ -150,7 +150,11 @@ def test_bytes_on_their_way_have_room_that_nobody_else_gets_and_count_where_they
     with pytest.raises(ValueError, match="lost"), counter.moving(CI, "sbx-a", files=3):
         raise ValueError("lost")
     assert (row.bytes_in, row.uploads) == (7, 3)
-    counter.move(CI, "sbx-a", into=3)
+    counter.move(CI, "sbx-a", into=1)
+    with counter.moving(CI, "sbx-a", packages=2) as arrived:
+        arrived(1)
+        assert row.bytes_in == 9, "it counts at once"
+    assert row.bytes_in == 10
 
 
 def test_run_holds_its_place_from_the_check_on_and_gives_it_back(clock: Clock) -> None:
@@ -220,12 +224,12 @@ def test_time_of_a_sandbox_with_its_memory_and_with_what_ran_in_it(clock: Clock)
 
 def test_background_run_counts_once_however_often_its_end_is_seen(clock: Clock) -> None:
     counter = meter(clock, per_user={"concurrent_runs": 1})
-    counter.background_began(CI, "sbx-a", "sbx-a.run-1", sent=100, seconds=60)
+    counter.ongoing.background_began(CI, "sbx-a", "sbx-a.run-1", sent=100, seconds=60)
     with pytest.raises(SandpodError, match="1 runs going on"):
         counter.check_run(LAPTOP)
     clock.now += 10
     for _ in range(2):
-        counter.background_ended("sbx-a.run-1", 7.5, 50)
+        counter.ongoing.background_ended("sbx-a.run-1", 7.5, 50)
     counter.check_run(LAPTOP)
     row = counter.document.rows["2026-11-30", CI]
     assert (row.cpu, row.bytes_in, row.bytes_out, row.runs) == (7_500_000, 100, 50, 1)
@@ -234,21 +238,21 @@ def test_background_run_counts_once_however_often_its_end_is_seen(clock: Clock) 
 def test_background_run_whose_end_nobody_knows_is_charged_its_time(clock: Clock) -> None:
     counter = meter(clock)
     for seconds in (60, 5):
-        counter.background_began(CI, "sbx-a", f"sbx-a.run-{seconds}", sent=0, seconds=seconds)
+        counter.ongoing.background_began(CI, "sbx-a", f"sbx-a.run-{seconds}", sent=0, seconds=seconds)
     clock.now += 20
     for seconds in (60, 5):
-        counter.background_ended(f"sbx-a.run-{seconds}", None, 0)
+        counter.ongoing.background_ended(f"sbx-a.run-{seconds}", None, 0)
     assert counter.document.rows["2026-11-30", CI].cpu == (20 + 5) * SECOND
 
 
 def test_background_runs_of_another_gateway_are_followed_with_its_document(clock: Clock) -> None:
     gone, folder = meter(clock), meter(clock, per_user={"concurrent_runs": 1})
-    gone.background_began(CI, "sbx-a", "sbx-a.run-1", sent=0, seconds=60)
+    gone.ongoing.background_began(CI, "sbx-a", "sbx-a.run-1", sent=0, seconds=60)
     folder.document.fold(gone.document)
     folder.reset(folder.document)
     with pytest.raises(SandpodError, match="1 runs going on"):
         folder.check_run(CI)
-    folder.background_ended("sbx-a.run-1", 1, 0)
+    folder.ongoing.background_ended("sbx-a.run-1", 1, 0)
     folder.check_run(CI)
     folder.reset(Document("new"))
     folder.check_run(CI)
