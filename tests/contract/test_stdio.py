@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -32,8 +33,9 @@ RECORDED = f'"{PROGRAM}" stdio --log-level debug --local.warm 0 2>"$0.err" | tee
 FOREVER = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
 
 
-def call(number: int, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    params = {"name": tool, "arguments": arguments, "_meta": {"progressToken": number}}
+def call(number: int, tool: str, arguments: dict[str, Any], token: Any = 1) -> dict[str, Any]:
+    meta = {} if token is None else {"progressToken": token}
+    params = {"name": tool, "arguments": arguments, "_meta": meta}
     return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
 
 
@@ -137,6 +139,8 @@ async def test_older_client_is_answered_whatever_it_sends_and_nothing_is_left_wh
         for number, (tool, arguments, expected) in enumerate(CALLS, 2):
             tell(process, call(number, tool, arguments))
             assert outcome((await answered(process, number)).get("structuredContent")) == expected
+        await hears_progress_of_its_own_token(process)
+        await outlives_cancels(process)
         await cancelled(process)
         tell(
             process,
@@ -158,6 +162,60 @@ async def answers_what_is_broken_or_too_much(process: asyncio.subprocess.Process
         assert await heard(process) == {"jsonrpc": "2.0", "id": PING["id"], "result": {}}, name
     tell(process, b"{\n")
     assert (await heard(process))["error"]["code"] == PARSE_ERROR
+
+
+async def hears_progress_of_its_own_token(process: asyncio.subprocess.Process) -> None:
+    """Expect notifications that grow, each with the token of the call, and none after the answer."""
+    code = "import sys\nfor i in range(3): print('x' * 500_000, flush=True); sys.stdin.readline()"
+    for token in (0, "0", "", "t\u00f6k-1", 1099511627776):
+        tell(process, call(40, "run_python_code", {"code": code}, token))
+        told = []
+        while (message := await heard(process)).get("id") != 40:
+            assert message["method"] == "notifications/progress"
+            assert repr(message["params"]["progressToken"]) == repr(token)
+            told.append(message["params"]["progress"])
+        assert told == sorted(set(told)) != []
+        tell(process, PING)
+        assert (await heard(process))["id"] == PING["id"]
+    tell(process, call(40, "run_python_code", {"code": code}, None))
+    assert (await heard(process))["id"] == 40
+
+
+NEVER_CALLED = 9999
+NO_CALL: list[dict[str, Any]] = [
+    {"requestId": NEVER_CALLED},
+    {"requestId": 40},  # has ended
+    {"requestId": "x"},
+    {},
+    {"requestId": None},
+    {"requestId": 1.5},
+    {"requestId": [1]},
+    {"requestId": 2**70},
+    {"requestId": 40, "reason": "r" * 100_000},
+]
+
+
+async def outlives_cancels(process: asyncio.subprocess.Process) -> None:
+    """Cancel many calls at any moment, and calls that there are not: each has at most one answer, and each ping has."""
+    rng, answered = random.Random(7), set()  # noqa: S311 - moments, not secrets
+    numbers = range(1000, 1150)
+    for number in numbers:
+        code = "print(1)" if number % 3 else "import time\ntime.sleep(3067)"
+        tell(process, call(number, "run_python_code", {"code": code}, None))
+        await asyncio.sleep(rng.random() / 50)
+        cancel = {"requestId": number} if number % 2 or number % 3 == 0 else NO_CALL[number % len(NO_CALL)]
+        tell(process, {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancel})
+        tell(process, {**PING, "id": f"ping {number}"})
+        while (message := await heard(process)).get("id") != f"ping {number}":
+            assert message["id"] in numbers
+            assert message["id"] not in answered
+            answered.add(message["id"])
+    tell(process, call(41, "run_shell_command", {"command": "ps -eo args | grep -c '[s]leep(3067)'"}))
+    while (message := await heard(process)).get("id") != 41:
+        assert message["id"] in set(numbers) - answered
+        answered.add(message["id"])
+    assert message["result"]["structuredContent"]["stdout"] == "0\n"
+    assert {number for number in numbers if number % 3 and not number % 2} <= answered, "nobody cancelled them"
 
 
 async def cancelled(process: asyncio.subprocess.Process) -> None:

@@ -46,6 +46,7 @@ class Refusal:
     message: str  # one sentence
     error: ErrorCode = ErrorCode.INVALID_ARGUMENT  # which all transports share
     next_step: str = "Send large data as one string, or as a file through upload_file without content."
+    is_answered: bool = True  # what was meant as a notification has no answer where each one is a message of its own
 
     def body(self) -> bytes:
         """Return the JSON-RPC answer."""
@@ -80,7 +81,7 @@ def _refusal_of(message: Any) -> Refusal | None:
         return Refusal(None, INVALID_REQUEST, "The message is not JSON-RPC 2.0.", next_step=_RESEND)
     request_id = message["id"] if _is_id(message.get("id")) else None
     if (fault := _fault(message)) is not None:
-        return Refusal(request_id, INVALID_PARAMS, fault)
+        return Refusal(request_id, INVALID_PARAMS, fault, is_answered="id" in message or "method" not in message)
     try:
         jsonrpc_message_adapter.validate_python(message, by_name=False)
     except ValidationError:
@@ -135,7 +136,10 @@ def _fault(message: dict[str, Any]) -> str | None:
     arguments = params.get("arguments")
     if isinstance(arguments, dict) and len(arguments) > MAX_ARGUMENTS:
         return f"A call has at most {MAX_ARGUMENTS} arguments."
-    tokens = (message.get("id"), _object(params.get("_meta")).get("progressToken"))
+    token = _object(params.get("_meta")).get("progressToken", 0)
+    if isinstance(token, bool) or not isinstance(token, str | int):
+        return "The progress token is neither a string nor an integer."
+    tokens = (message.get("id"), token)
     if any(isinstance(token, str) and len(token) > MAX_TOKEN for token in tokens):
         return f"An id or a progress token has over {MAX_TOKEN} characters."
     waiting: list[tuple[Any, int, int]] = [(message, 1, MAX_TEXT)]

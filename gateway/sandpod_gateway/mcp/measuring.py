@@ -59,7 +59,8 @@ class Measuring(Middleware):
         return result
 
     async def _tool(self, context: MiddlewareContext[Any]) -> str:
-        name, server = context.message.name, context.fastmcp_context
+        # What does not fit the protocol comes here as it was sent, and is refused further on.
+        name, server = getattr(context.message, "name", UNKNOWN), context.fastmcp_context
         if name in self._tools:
             return str(name)
         if server is None or await server.fastmcp.get_tool(name) is None:

@@ -82,7 +82,7 @@ async def _lines(source: BinaryIO, output: _Output) -> AsyncIterator[str]:
         refusal = messages.refusal(line)
         if refusal is None:
             yield line.decode()
-        else:
+        elif refusal.is_answered:
             await output.write(refusal.body().decode() + "\n")
 
 

@@ -5,6 +5,30 @@ import pytest
 from sandpod_runner.protocol import messages as protocol
 from support.runner.notebook import RUNNERS, Notebook, value
 
+HOSTILE = {
+    # The value's text, or the last line of an error of the expression's own.
+    "10**5000": "ValueError: Exceeds the limit ",
+    "v = []\nfor _ in range(100_000): v = [v]\nv": "RecursionError: maximum recursion depth exceeded",
+    "a = []; a.append(a); a": "[[...]]",
+    "Shown(__repr__=lambda s: 5)": "TypeError: __repr__ returned non-string (type int)",
+    "Shown(__repr__=lambda s: '\\ud83d')": "\\ud83d",
+    "Shown(_repr_html_=lambda s: 1 / 0)": "shown",
+    "Shown(_repr_html_=lambda s: 5)": "shown",
+    "Shown(_repr_mimebundle_=lambda s, **_: 1 / 0)": "shown",
+    "Shown(_repr_json_=lambda s: v)": "shown",
+    "Meta('M', (), {'__repr__': lambda s: 'shown'})()": "shown",
+    "from unittest.mock import MagicMock; MagicMock()": "<MagicMock id=",
+    "Shown(__getattr__=lambda s, n: lambda *a, **k: s)": "shown",
+    "Shown(__class__=property(lambda s: 1 / 0))": "ZeroDivisionError: division by zero",
+    "...": "Ellipsis",
+    "raise type('E', (Exception,), {'__str__': lambda s: 1 / 0})()": "E: <exception str() failed>",
+    "raise type('E', (Exception,), {'__class__': property(lambda s: 1 / 0)})()": "E",
+}
+HOSTILE_TYPES = (
+    "y = 41\n"
+    "class Meta(type):\n    def __getattr__(cls, name): raise KeyError(name)\n"
+    "def Shown(**names): return type('Shown', (), {'__repr__': lambda s: 'shown', **names})()\n"
+)
 BLOCK = "print('started')\nimport time\ntime.sleep(99)"
 WITHOUT_VALUE = [
     "x = 1",
@@ -69,6 +93,23 @@ async def test_large_text_is_cut_and_other_large_forms_are_left_out_and_counted(
     code = "class H:\n    def _repr_html_(self): return 'x' * 600_000\n    def __repr__(self): return 'h'\nH()"
     result = await notebook.cell(code)
     assert (value(result), result.end["displays_dropped"]) == ({"text/plain": b"h"}, 1)
+
+
+async def test_value_or_error_that_can_not_be_shown_is_told_and_harms_nothing(notebook: Notebook) -> None:
+    await notebook.cell(HOSTILE_TYPES)
+    for code, text in HOSTILE.items():
+        result = await notebook.cell(code)
+        forms = value(result)
+        assert set(forms) <= {"text/plain"}, code
+        last = (result.err.decode().splitlines() or [""])[-1]
+        told = forms["text/plain"].decode() if result.outcome == "ok" else last.removeprefix("__main__.")
+        assert told.startswith(text), (code, result)
+        assert (result.end["context_state"], await notebook.text("y")) == ("kept", "41"), code
+    for method in ("__repr__", "_repr_mimebundle_"):
+        late = await notebook.cell(f"import time\nShown({method}=lambda s, **_: time.sleep(99))", timeout=0.5)
+        assert (late.outcome, late.end["context_state"], await notebook.text("y")) == ("timeout", "kept", "41"), method
+    # A coroutine's warning, that it was not awaited, comes when it is given up: with IPython that is later.
+    assert value(await notebook.cell("async def f(): pass\nf()"))["text/plain"].startswith(b"<coroutine object f at ")
 
 
 async def test_exit_ends_the_cell_and_not_the_context(notebook: Notebook) -> None:

@@ -184,6 +184,85 @@ async def test_forked_process_does_not_become_a_second_context(notebook: Noteboo
     assert (await notebook.cell("print('one')")).out == b"one\n"
 
 
+async def test_child_of_a_cell_that_fails_ends_or_becomes_another_program_is_told_and_ends_alone(
+    notebook: Notebook,
+) -> None:
+    pid = (await notebook.cell("import os, sys\ny = 41\nprint(os.getpid())")).out
+    fork = "pid = os.fork()\nif pid == 0: {}\nelse: print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
+    for code, out, err in (
+        ("raise ValueError('kid')", b"1\n", b"ValueError: kid"),
+        ("sys.exit(3)", b"3\n", b""),
+        ("input()", b"1\n", b"EOFError: EOF when reading a line"),
+        ("os.execvp('echo', ['echo', 'exec'])", b"exec\n0\n", b""),
+    ):
+        result = await notebook.cell(fork.format(code))
+        assert (result.outcome, result.out, (result.err.splitlines() or [b""])[-1]) == ("ok", out, err), code
+    pool = "from concurrent.futures import ProcessPoolExecutor\npool = ProcessPoolExecutor(2)\n"
+    assert (await notebook.cell(f"{pool}print(list(pool.map(abs, [-1, -2])))")).out == b"[1, 2]\n"
+    assert (await notebook.cell("print(list(pool.map(abs, [-3])))")).out == b"[3]\n"
+    await notebook.cell("pool.shutdown()")
+    # More than both pipes hold, on both at once.
+    both = "text = 'x' * 999 + '\\n'\nfor i in range(1000): print(text, end=''); print(text, end='', file=sys.stderr)"
+    result = await notebook.cell(
+        f"import subprocess\nsubprocess.run([sys.executable, '-c', {'import sys; ' + both!r}])"
+    )
+    assert (result.outcome, len(result.out), len(result.err)) == ("ok", 10**6, 10**6)
+    children = "open(f'/proc/self/task/{os.getpid()}/children').read()"
+    assert (await notebook.cell(f"print(y + 1, os.getpid(), {children})")).out.split() == [b"42", *pid.split()]
+
+
+DAMAGE = {
+    # Whether the context is there in the next cell.
+    "import os; os.close(1); os.close(2)": True,
+    "import sys; sys.stdout.close(); sys.stderr.close()": True,
+    "import sys; sys.__stdout__.close(); sys.stdout = None; del sys.stderr": True,
+    "import builtins; builtins.print = builtins.len = builtins.open = builtins.isinstance = None": False,
+    "import sys; sys.modules.clear(); sys.path.clear()": True,
+    "import os; os.environ.clear(); os.umask(0o777)": True,
+    "import time; time.time = time.monotonic = lambda: 0": True,
+    "import warnings, asyncio; warnings.simplefilter('error'); asyncio.set_event_loop_policy(None)": True,
+    "import sys; sys.setrecursionlimit(10**9); f = lambda n: max([n], key=f); f(0)": False,
+    "import os; os.closerange(3, 256)": False,
+    "import signal; signal.signal = None": False,
+}
+
+
+async def test_context_that_its_own_cell_has_damaged_works_or_says_that_it_was_lost(notebook: Notebook) -> None:
+    other = Notebook(notebook.client, "other")
+    await other.cell("y = 41")
+    for code, is_kept in DAMAGE.items():
+        await notebook.cell("z = 1")
+        result = await notebook.cell(code)
+        assert result.end["context_state"] == ("kept" if is_kept else "lost"), (code, result)
+        assert result.outcome == ("ok" if is_kept else "error"), code
+        assert ("variables are lost" in (result.end["detail"] or "")) is not is_kept
+        if "setrecursionlimit" in code:
+            assert result.end["signal"] == "SIGSEGV"
+        again = await notebook.cell("import sys\nprint('back')\nprint('err', file=sys.stderr)\nprint('z' in globals())")
+        assert (again.out, again.err) == (f"back\n{is_kept}\n".encode(), b"err\n"), code
+        await notebook.restart()
+    assert await other.text("y") == "41"
+    assert (await notebook.client.run("print(1)")).out == b"1\n"
+    await other.restart()
+
+
+async def test_cell_that_no_interrupt_reaches_is_ended(notebook: Notebook) -> None:
+    for code in ("while True:\n  try: __import__('time').sleep(1)\n  except: pass", "sum(range(10**13))"):
+        result = await notebook.cell(code, timeout=0.5)
+        assert (result.outcome, result.end["context_state"]) == ("timeout", "lost")
+
+
+async def test_context_whose_folder_was_removed_goes_on_and_can_go_elsewhere(notebook: Notebook) -> None:
+    await notebook.cell("import os, shutil\nhome = os.getcwd()\nos.makedirs('d/e')\nos.chdir('d/e')")
+    await notebook.cell("shutil.rmtree(f'{home}/d')")
+    assert (await notebook.cell("print(1)")).out == b"1\n"
+    for code, error in (("1/0", b"ZeroDivisionError: division by zero"), ("open('x', 'w')", b"FileNotFoundError: ")):
+        result = await notebook.cell(code)
+        assert (result.exit_code, result.err.splitlines()[-1].startswith(error)) == (1, True), result
+    result = await notebook.cell("os.chdir(home)\nprint(open('x', 'w').write('there'))")
+    assert (result.out, result.end["context_state"]) == (b"5\n", "kept")
+
+
 async def test_output_over_the_limit_keeps_the_state(notebook: Notebook) -> None:
     await notebook.cell("x = 5")
     result = await notebook.cell("while True: print('y' * 1000)", output_limit=10_000)

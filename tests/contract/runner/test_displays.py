@@ -120,6 +120,9 @@ async def test_last_value_of_a_library_comes_in_its_forms(notebook: Notebook) ->
     ):
         result = await notebook.cell(code)
         assert (list(value(result)), shown(result), result.out, result.err) == (kinds, [], b"", b""), code
+    large = value(await notebook.cell("import numpy as np\npd.DataFrame(np.zeros((3000, 3000)))"))
+    assert large["text/plain"].endswith(b"[3000 rows x 3000 columns]")
+    assert sum(map(len, large.values())) < 100_000
 
 
 async def test_figures_come_with_the_cell_that_draws_them(notebook: Notebook) -> None:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sandpod_runner.protocol import messages as protocol
-from support.runner.harness import RefusedError
+from support.runner.harness import Client, RefusedError
 from support.runner.notebook import Notebook, value
 
 LANGUAGE = "javascript"
@@ -64,6 +64,38 @@ VALUES = {
     "await Promise.resolve(7)": ("7", True),
     "(async () => 8)()": ("8", True),
 }
+
+
+HOSTILE = {
+    # The value's text, or the error.
+    "({ toJSON() { throw 1 } })": "{ toJSON: [Function: toJSON] }",
+    "new Proxy({}, { get() { throw 1 }, getPrototypeOf() { throw 2 }, ownKeys() { throw 3 } })": "{}",
+    "({ __proto__: new Proxy({}, { getPrototypeOf() { throw 1 } }) })": "Uncaught 1",
+    "({ [Symbol.for('nodejs.util.inspect.custom')]() { throw 1 } })": "Uncaught 1",
+    "throw new Proxy({}, { get() { throw 1 }, getPrototypeOf() { throw 2 } })": "Uncaught 2",
+    "throw Object.defineProperty(new Error('x'), 'stack', { get() { throw 1 } })": "an error that can not be shown",
+    "10n ** 5000n": "1000000000",
+    "Symbol('s')": "Symbol(s)",
+    "globalThis": "<ref *1> Object [global] {",
+    "Object.create(null)": "[Object: null prototype] {}",
+    "new Array(1e9)": "[ <1000000000 empty items> ]",
+    "let v = []; for (let i = 0; i < 100_000; i++) v = [v]; v": "[ [ [ [Array] ] ] ]",
+    "({ then() { throw 1 } })": "{ then: [Function: then] }",
+    # JSON of it would take longer than there is, and more memory.
+    "new Array(50_000).fill('x'.repeat(100_000))": "[\n  'xxxx",
+}
+
+
+async def test_value_that_can_not_be_shown_is_told_and_harms_nothing(notebook: Notebook) -> None:
+    await notebook.cell("const y = 41")
+    for code, text in HOSTILE.items():
+        result = await notebook.cell(code)
+        told = value(result)["text/plain"] if result.outcome == "ok" else result.err
+        assert told.decode().startswith(text), (code, result)
+        assert len(told) <= protocol.MAX_RESULT
+        assert (result.end["context_state"], await notebook.text("y")) == ("kept", "41"), code
+    late = await notebook.cell("({ [Symbol.for('nodejs.util.inspect.custom')]() { for (;;); } })", timeout=0.5)
+    assert (late.outcome, late.end["context_state"], await notebook.text("y")) == ("timeout", "kept", "41")
 
 
 @pytest.mark.claim("run_js_code")
@@ -360,6 +392,36 @@ async def test_second_interrupt_is_for_what_the_cell_has_started_alone(notebook:
     result = await notebook.cancelled(busy)
     assert (result.outcome, result.end["context_state"]) == ("cancelled", "kept")
     assert len(await notebook.client.processes_with("sleep 3069")) == 1
+
+
+async def test_context_that_its_own_cell_has_damaged_works_or_says_that_it_was_lost(notebook: Notebook) -> None:
+    other = Notebook(notebook.client, "other", LANGUAGE)
+    await other.cell("const y = 41")
+    await notebook.cell("const z = 1")
+    gone = "console.log = null; process.exit = () => {}; process.env = null; globalThis.process = undefined"
+    assert (await notebook.cell(gone)).outcome == "ok"
+    late = await notebook.cell("while (true) {}", timeout=0.5)
+    assert (late.outcome, late.end["context_state"], await notebook.text("z")) == ("timeout", "kept", "1")
+    await notebook.cell("globalThis.console = undefined")
+    assert await notebook.text("z") == "1"
+    result = await notebook.cell("const fs = require('fs'); fs.openSync = fs.closeSync = fs.writeSync = null")
+    assert (result.outcome, result.end["context_state"]) == ("error", "lost")
+    assert (await notebook.cell("console.log('back')")).out == b"back\n"
+    assert await other.text("y") == "41"
+    await other.restart()
+
+
+async def test_no_context_has_the_variables_of_another(client: Client) -> None:
+    # Names are given again to new contexts once the old ones were restarted.
+    for first in range(0, 3 * protocol.MAX_CONTEXTS, protocol.MAX_CONTEXTS):
+        books = [Notebook(client, f"book {number}", LANGUAGE) for number in range(protocol.MAX_CONTEXTS)]
+        for number, book in enumerate(books):
+            assert await book.text("typeof value") == "'undefined'"
+            assert await book.text(f"const value = {first + number}; value") == str(first + number)
+        for number, book in enumerate(books):
+            assert await book.text("value") == str(first + number)
+        for book in books:
+            await book.restart()
 
 
 async def test_context_whose_folder_was_removed_goes_on_and_can_go_elsewhere(notebook: Notebook) -> None:

@@ -42,6 +42,15 @@ HOSTILE: Final[dict[str, tuple[int, bytes]]] = {
         INVALID_PARAMS,
         call(b'"a":1').replace(b'"_meta":{', b'"_meta":{"progressToken":"' + b"t" * 257 + b'",'),
     ),
+    "a progress token that is a list": (
+        INVALID_PARAMS,
+        call(b'"a":1').replace(b'"_meta":{', b'"_meta":{"progressToken":[],'),
+    ),
+    "a progress token with a fraction": (
+        INVALID_PARAMS,
+        call(b'"a":1').replace(b'"_meta":{', b'"_meta":{"progressToken":0.5,'),
+    ),
+    "no progress token": (INVALID_PARAMS, call(b'"a":1').replace(b'"_meta":{', b'"_meta":{"progressToken":null,')),
     "100 levels": (INVALID_PARAMS, nested(100)),
     "130 levels": (INVALID_PARAMS, nested(130)),
     "300 levels": (PARSE_ERROR, nested(300)),

@@ -7,6 +7,7 @@ nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -125,10 +126,12 @@ class _Context:
         except SystemExit as error:
             return program.exit_status(error)
         except BaseException as error:  # noqa: BLE001 - it is the cell's, and is reported as the interpreter does
-            # Notes are there from Python 3.11 on.
-            if _NESTED in str(error) and isinstance(error, RuntimeError) and hasattr(error, "add_note"):
-                error.add_note(_HINT)
-            short = self._interpreter.explain(error)
+            short = None
+            with contextlib.suppress(Exception):  # whatever is asked of it may be code of the cell, which fails as well
+                # Notes are there from Python 3.11 on.
+                if isinstance(error, RuntimeError) and _NESTED in str(error) and hasattr(error, "add_note"):
+                    error.add_note(_HINT)
+                short = self._interpreter.explain(error)
             if short is None:
                 return abs(program.report(error, file)) and 1
             sys.stderr.write(short)
@@ -143,10 +146,10 @@ def _apply(cell: Job) -> None:
         sys.argv[1:] = cell.args
     if cell.cwd:
         os.chdir(cell.cwd)
-    for name in ("stdout", "stderr"):
-        # What an earlier cell put in its place may be closed: all later ones would fail.
-        if getattr(getattr(sys, name), "closed", False):
-            setattr(sys, name, getattr(sys, f"__{name}__"))
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        # With what an earlier cell has closed or taken away, all later ones would fail or say nothing.
+        if getattr(getattr(sys, name, None), "closed", True):
+            setattr(sys, name, program.stream(number))
     sys.stdin = sys.__stdin__ = program.stream(0)  # type: ignore[misc]  # as the interpreter sets it
 
 

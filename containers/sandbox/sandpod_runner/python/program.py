@@ -165,7 +165,8 @@ def report(error: BaseException, file: str) -> int:
     # What is above the program's own first line is this module and, with `await`, the event loop.
     while traceback is not None and traceback.tb_frame.f_code.co_filename != file:
         traceback = traceback.tb_next
-    if isinstance(error, ValueError) and traceback is None and "null bytes" in str(error):
+    kind = type(error)  # not `isinstance`, which may run code of the program
+    if issubclass(kind, ValueError) and traceback is None and "null bytes" in str(error):
         error = SyntaxError(str(error))
     error = error.with_traceback(traceback)
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, traceback
@@ -178,7 +179,7 @@ def report(error: BaseException, file: str) -> int:
         sys.__excepthook__(type(second), second, second.__traceback__)
         sys.stderr.write("\nOriginal exception was:\n")
         sys.__excepthook__(type(error), error, traceback)
-    return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    return -signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1
 
 
 def _finish(status: int, module: types.ModuleType, own: list[types.ModuleType]) -> int:
@@ -204,7 +205,8 @@ def _finish(status: int, module: types.ModuleType, own: list[types.ModuleType]) 
 
 def flush_streams() -> bool:
     """Write what standard output and standard error hold, and return whether all of it could be."""
-    written = [stream is None or _flush(stream) for stream in (sys.stdout, sys.stderr)]
+    streams = [getattr(sys, name, None) for name in ("stdout", "stderr")]  # a program may have taken them away
+    written = [stream is None or _flush(stream) for stream in streams]
     return all(written)
 
 

@@ -92,12 +92,10 @@ def _plain(text: str) -> bytes:
 
 
 def _call(value: Any, name: str) -> Any:
-    # Of the class: some objects have every attribute that they are asked for.
-    method = getattr(type(value), name, None)
-    if not callable(method):
-        return None
     with contextlib.suppress(Exception):  # a form that can't be had leaves the others
-        content = method(value)
+        # Of the class: some objects have every attribute that they are asked for.
+        method = getattr(type(value), name, None)
+        content = method(value) if callable(method) else None
         return content[0] if isinstance(content, tuple) and content else content
     return None
 

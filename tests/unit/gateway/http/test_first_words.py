@@ -84,6 +84,29 @@ async def test_answer_has_a_type_that_was_asked_for(http: httpx2.AsyncClient, ac
     assert (b"notifications/progress" in answer.content) == (kind == "text/event-stream")
 
 
+@pytest.mark.parametrize("token", [0, "0", "", "t\u00f6k-1", 1099511627776, None])
+async def test_progress_has_the_token_that_was_given_grows_and_comes_before_the_answer(
+    http: httpx2.AsyncClient, session: dict[str, str], token: Any
+) -> None:
+    call = {**RUN, "params": {**RUN["params"], "_meta": {} if token is None else {"progressToken": token}}}  # type: ignore[dict-item]
+    answer = await http.post("/mcp", json=call, headers={**ACCEPT, **session})
+    *notes, last = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    assert last["result"]["structuredContent"]["stdout"] == "0\n1\n2\n3\n4\n"
+    assert {note["method"] for note in notes} <= {"notifications/progress"}
+    assert [repr(note["params"]["progressToken"]) for note in notes] == [repr(token)] * len(notes)
+    told = [note["params"]["progress"] for note in notes]
+    assert told == sorted(set(told))
+    assert (len(notes) > 0) == (token is not None)
+
+
+async def test_call_without_the_form_of_one_is_refused_as_such(
+    http: httpx2.AsyncClient, session: dict[str, str]
+) -> None:
+    for params in ({}, {"name": 5}, {"name": "run_python_code", "arguments": [1]}, {"name": "x", "_meta": 5}):
+        answer = message_of(await http.post("/mcp", json={**RUN, "params": params}, headers={**ACCEPT, **session}))
+        assert (answer["id"], answer["error"]["code"]) == (5, -32602), params
+
+
 async def test_newer_era_answers_in_json_where_nothing_else_is_accepted(http: httpx2.AsyncClient) -> None:
     call = {**RUN, "params": {**RUN["params"], "_meta": {**ENVELOPE, "progressToken": 7}}}  # type: ignore[dict-item]
     answer = await http.post("/mcp", json=call, headers={**HEADERS, "accept": "application/json"})

@@ -5,6 +5,7 @@
 const fs = require('node:fs');
 const Module = require('node:module');
 const path = require('node:path');
+const process = require('node:process');
 const { pathToFileURL } = require('node:url');
 
 const TICK = 0.01; // seconds: the kernel counts children's time so
@@ -84,7 +85,7 @@ function* contexts(specifier, context, { url, parentURL, parents }) {
 
 // Modules that would lie next to each folder of global packages find what is in it.
 function globalParents() {
-  const folders = (process.env.NODE_PATH ?? '').split(path.delimiter).filter((name) => path.basename(name) === 'node_modules');
+  const folders = (process.env?.NODE_PATH ?? '').split(path.delimiter).filter((name) => path.basename(name) === 'node_modules');
   return folders.map((name) => pathToFileURL(path.join(path.dirname(name), 'global.mjs')).href);
 }
 

@@ -13,6 +13,7 @@ const inspector = require('node:inspector');
 const Module = require('node:module');
 const net = require('node:net');
 const path = require('node:path');
+const process = require('node:process');
 const { setImmediate } = require('node:timers');
 const { pathToFileURL } = require('node:url');
 const util = require('node:util');
@@ -111,20 +112,32 @@ class Cell {
   }
 
   settle(result) {
-    const { value, error, details } = result;
     if (this.over) return;
-    if (error === LEAVE) {
+    if (result.error === LEAVE) {
       this.end(this.status);
-    } else if ('error' in result) {
-      this.fail(details ? describeSyntax(error, this.job.code, this.file, details) : describe(error));
-    } else {
-      try {
-        if (value !== undefined) this.show(forms(value));
-        this.end(Number(process.exitCode ?? 0));
-      } catch (reason) {
-        this.fail(describe(reason));
-      }
+      return;
     }
+    let found;
+    let text;
+    guarded(() => { // what is shown may have code of its own for that, which never ends
+      try {
+        if ('error' in result) text = this.describe(result);
+        else if (result.value !== undefined) found = forms(result.value);
+      } catch (reason) {
+        text = describe(reason);
+      }
+    });
+    if (this.over) return; // interrupted
+    if (text !== undefined) {
+      this.fail(text);
+      return;
+    }
+    this.show(found ?? []);
+    this.end(Number(process.exitCode ?? 0));
+  }
+
+  describe({ error, details }) {
+    return details ? describeSyntax(error, this.job.code, this.file, details) : describe(error);
   }
 
   show(found) {
@@ -215,7 +228,7 @@ function interrupt() {
 
 // What the cell changes: variables of the environment, arguments, working directory.
 function apply({ env, args, cwd }) {
-  Object.assign(process.env, env);
+  Object.assign(Object(process.env), env); // the program may have put nothing in its place
   if ('NODE_PATH' in env) Module._initPaths();
   if (args.length) process.argv = [process.execPath, process.argv[1], ...args];
   if (cwd) process.chdir(cwd);

@@ -4,8 +4,10 @@
 // Node has no dup2: a descriptor is closed and the next file that is opened takes its number, the lowest that is free.
 'use strict';
 
+const console = require('node:console');
 const fs = require('node:fs');
 const net = require('node:net');
+const process = require('node:process');
 const { Writable } = require('node:stream');
 
 const { O_NONBLOCK, O_RDONLY, O_WRONLY } = fs.constants;

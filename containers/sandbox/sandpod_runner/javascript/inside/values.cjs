@@ -14,9 +14,10 @@ const OWN_FRAMES = /\n +at Session\.post \(node:inspector[^\n]*(?:\n +at [^\n]*)
 // Type and bytes of each form, plain text first; null for bytes that are too many. What inspecting throws is thrown.
 function forms(value) {
   const found = [['text/plain', clipped(util.inspect(value))]];
-  if (isData(value, { parts: MAX_PARTS }, 0)) {
-    const data = Buffer.from(stringify(value));
-    found.push(['application/json', data.length > MAX_RESULT ? null : data]);
+  const budget = { parts: MAX_PARTS, text: 0 };
+  if (isData(value, budget, 0)) {
+    const data = budget.text > MAX_RESULT ? null : Buffer.from(stringify(value));
+    found.push(['application/json', data?.length > MAX_RESULT ? null : data]);
   }
   return found;
 }
@@ -30,10 +31,11 @@ function clipped(text) {
   return Buffer.concat([data.subarray(0, end), note]);
 }
 
-// Whether JSON says all that the value is. Looks at nothing that could run code.
+// Whether JSON says all that the value is. Looks at nothing that could run code, and counts the characters.
 function isData(value, budget, depth) {
   budget.parts -= 1;
   if (budget.parts < 0 || depth > MAX_DEPTH) return false;
+  if (typeof value === 'string') budget.text += value.length;
   if (value === null || typeof value === 'string' || typeof value === 'boolean') return true;
   if (typeof value === 'number') return Number.isFinite(value);
   if (typeof value !== 'object' || util.types.isProxy(value)) return false;
@@ -44,6 +46,7 @@ function isData(value, budget, depth) {
   const keys = Reflect.ownKeys(value);
   if (list && keys.length !== value.length + 1) return false; // holes, or more than a list
   return keys.every((key) => {
+    budget.text += key.length ?? 0; // a symbol has none
     const { value: part, enumerable, get, set } = Object.getOwnPropertyDescriptor(value, key);
     if (list && key === 'length') return true;
     return typeof key === 'string' && key !== 'toJSON' && enumerable && !get && !set && isData(part, budget, depth + 1);
