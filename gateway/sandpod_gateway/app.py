@@ -38,7 +38,7 @@ from sandpod_gateway.http.limits import OpenSessions, Requests
 from sandpod_gateway.http.peers import POLL_SECONDS as PEER_SECONDS
 from sandpod_gateway.http.peers import Peers
 from sandpod_gateway.http.routes import FileRoutes, health_routes, metrics_route
-from sandpod_gateway.http.sign_in import sign_in_routes
+from sandpod_gateway.http.sign_in import in_both_spellings, sign_in_routes
 from sandpod_gateway.http.transports import Transports
 from sandpod_gateway.mcp.calls import chosen_toolsets
 from sandpod_gateway.mcp.server import create_guards, create_mcp
@@ -279,8 +279,8 @@ class Gateway:
 
     def _sign_in_routes(self) -> Sequence[BaseRoute]:
         if is_proxied(self._auth):
-            return sign_in_routes(self._auth, self.metrics, self._audit)
-        return self._auth.get_well_known_routes(RESOURCE_PATH) if self._auth is not None else []
+            return in_both_spellings(sign_in_routes(self._auth, self.metrics, self._audit))
+        return in_both_spellings(self._auth.get_well_known_routes(RESOURCE_PATH)) if self._auth is not None else []
 
     def metrics_app(self) -> Starlette:
         """Return the ASGI app for the port of metrics."""

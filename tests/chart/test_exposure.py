@@ -90,6 +90,7 @@ def test_ingress_of_the_example_lets_long_silent_streams_through() -> None:
     annotations = made["metadata"]["annotations"]
     assert annotations["nginx.org/proxy-read-timeout"] == annotations["nginx.org/proxy-send-timeout"] == "1h"
     assert annotations["nginx.org/proxy-buffering"] == "False"
+    assert annotations["cert-manager.io/cluster-issuer"] == "letsencrypt"  # which fills the Secret of its TLS
     assert made["spec"]["tls"] == [{"hosts": ["sandpod.example.com"], "secretName": "sandpod-example-com-tls"}]
 
 

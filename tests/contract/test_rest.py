@@ -14,7 +14,8 @@ from websockets.exceptions import ConnectionClosed
 from sandpod_gateway.rest.operations import OPERATIONS, STARTED
 from support.cluster.cluster import until
 from support.cluster.server import serving
-from support.gateway.served import LOCAL, Served
+from support.gateway.served import LOCAL, Served, connected, gateway
+from support.servers.package_index import package_index, wheel
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs_userns]
 
@@ -139,6 +140,41 @@ async def test_files_go_in_and_out_as_they_are(alone: Served) -> None:
     link = await post(alone, "/sandboxes/default/links", 201, path="a\nb")
     assert (await alone.http.get(link["url"])).content == b"it"
     assert (await alone.http.get(f"{here}/../../etc/passwd")).status_code in {400, 404}
+
+
+async def test_packages_are_installed_without_a_wait_and_their_installation_is_followed_to_its_end() -> None:
+    with package_index() as index:
+        index.add("greet", "1.2", content=wheel("greet", "1.2", needs=("helper>=1",)))
+        index.add("helper", "1.0")
+        flags = (*LOCAL, "--packages.index-url", index.url)
+        async with gateway(*flags) as address, connected(address, Served) as here:
+            sandbox = (await post(here, "/sandboxes", 201))["sandbox"]
+            packages = f"/sandboxes/{sandbox}/packages"
+            index.hold.clear()
+            begun = await post(here, packages, packages=["greet>=1"])
+            assert (begun["status"], begun["sandbox"], begun["packages"]) == ("installing", sandbox, [])
+            installation = f"/installations/{begun['installation']}"
+            assert (await get(here, installation))["status"] == "installing"
+            index.hold.set()
+            done = await get(here, installation, wait=120)
+            versions = {"greet": "1.2", "helper": "1.0"}
+            assert (done["status"], {each["name"]: each["version"] for each in done["packages"]}) == (
+                "success",
+                versions,
+            )
+            assert await get(here, installation) == done
+            listed = (await get(here, packages, limit=500))["packages"]
+            assert {each["name"]: each["version"] for each in listed if each["source"] == "installed"} == versions
+            code = "import greet, helper; print(greet.VERSION, helper.VERSION)"
+            assert (await post(here, "/runs", code=code, sandbox=sandbox))["stdout"] == "1.2 1.0\n"
+            failed = await post(here, packages, packages=["nowhere"], wait=120)
+            assert (failed["status"], "nowhere" in failed["message"]) == ("failed", True), failed
+            other = (await get(here, f"/installations/{failed['installation']}"))["message"]
+            assert other == failed["message"]
+            for tried, status, code in ((["greet=="], 400, "invalid_argument"), ([], 400, "invalid_argument")):
+                answer = await here.http.post(API + packages, json={"packages": tried})
+                assert (answer.status_code, answer.json()["error"]) == (status, code)
+            assert (await get(here, "/installations/inst-of-before", 404))["error"] == "not_found"
 
 
 async def test_a_sandbox_is_made_described_and_closed_with_what_is_in_it(alone: Served) -> None:

@@ -1,6 +1,7 @@
 """The pages and endpoints of sign-in through the gateway: bounded, since anybody may call them."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -9,7 +10,7 @@ from cachetools import TTLCache
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
@@ -32,6 +33,7 @@ PER_MINUTE: Final = 600  # requests of one address; a sign-in takes about eight,
 MAX_ADDRESSES: Final = 10_000
 # FastMCP's pages show its logo, from its own site; and no page of another may show them.
 _POLICY: Final = "img-src data:; frame-ancestors 'none'"
+RESOURCE_METADATA: Final = "/.well-known/oauth-protected-resource"
 _GRANTS: Final = {"authorization_code": "issue", "refresh_token": "refresh"}
 
 
@@ -102,6 +104,16 @@ def sign_in_routes(sign_in: "SignIn", metrics: Metrics, log: AuditLog) -> list[R
             guarded = Guarded(route.app, sign_in, bounds, log)
             route.app = SignInAudit(guarded, log) if log.on else guarded
     return routes
+
+
+def in_both_spellings(routes: Sequence[BaseRoute]) -> list[BaseRoute]:
+    """Return routes, with the description of the resource without the resource's path, too: some clients ask there."""
+    described = [
+        Route(RESOURCE_METADATA, route.endpoint, methods=sorted(route.methods or ()))
+        for route in routes
+        if isinstance(route, Route) and route.path == RESOURCE_METADATA + RESOURCE_PATH
+    ]
+    return [*routes, *described]
 
 
 async def _confined(send: Send, message: Message) -> None:

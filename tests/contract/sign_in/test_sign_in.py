@@ -8,6 +8,7 @@ import base64
 import json
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,13 @@ async def test_fastmcps_client_signs_in_through_a_gateway_where_it_can_not_regis
             assert (await call(caller, "run_python_code", code="print(1)"))["outcome"] == "ok"
         await asyncio.gather(*auth.pages)
         await signs_in_to_the_console(place, public)
+        storage = Tokens()
+        async with sdks_session(Place(public, place.issuer, place.browser), "erin", storage) as session:
+            assert (await session.call_tool("list_sandboxes", {})).structured_content["sandboxes"] == []
+            answer = await session.call_tool("run_python_code", {"code": "print(2)"})
+            assert (answer.structured_content or {})["stdout"] == "2\n"
+        assert storage.client is not None
+        assert storage.client.client_id != own["client_id"], "it has registered with the gateway"
 
 
 async def signs_in_to_the_console(place: Place, public: str) -> None:
@@ -162,14 +170,20 @@ def sdks_sign_in(place: Place, user: str, storage: Tokens) -> OAuthClientProvide
     return OAuthClientProvider(f"{place.address}/mcp", metadata, storage, redirect, callback)
 
 
-async def test_the_mcp_sdks_client_signs_in_by_itself_and_its_token_is_for_this_server_alone(place: Place) -> None:
-    storage = Tokens()
+@asynccontextmanager
+async def sdks_session(place: Place, user: str, storage: Tokens) -> AsyncIterator[ClientSession]:
     async with (
-        httpx2.AsyncClient(auth=sdks_sign_in(place, "carol", storage), timeout=60) as http,
+        httpx2.AsyncClient(auth=sdks_sign_in(place, user, storage), timeout=60) as http,
         streamable_http_client(f"{place.address}/mcp", http_client=http) as (read, write, *_),
         ClientSession(read, write) as session,
     ):
         await session.initialize()
+        yield session
+
+
+async def test_the_mcp_sdks_client_signs_in_by_itself_and_its_token_is_for_this_server_alone(place: Place) -> None:
+    storage = Tokens()
+    async with sdks_session(place, "carol", storage) as session:
         answer = await session.call_tool("run_python_code", {"code": "print(1)"})
         assert (answer.structured_content or {})["stdout"] == "1\n"
     assert storage.tokens is not None

@@ -3,9 +3,10 @@
 import asyncio
 import base64
 import contextlib
+import os
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import sha256
@@ -88,7 +89,8 @@ async def test_every_tool_and_resource_there_is_leaves_a_record(tmp_path: Path) 
 
 
 SIGN_IN = {"/authorize", "/token", "/register", "/revoke", "/auth/callback", "/consent"}
-WELL_KNOWN = {"/.well-known/oauth-authorization-server", "/.well-known/oauth-protected-resource/mcp"}
+RESOURCE = "/.well-known/oauth-protected-resource"
+WELL_KNOWN = {"/.well-known/oauth-authorization-server", RESOURCE, f"{RESOURCE}/mcp"}
 
 
 @pytest.mark.parametrize("signs_in", [False, True])
@@ -199,6 +201,50 @@ async def test_nothing_is_done_while_a_required_record_can_not_be_written(tmp_pa
     assert "outcome" not in begin
     assert begin["code_bytes"] == 8
     assert (end["code_bytes"], end["code_sha256"]) == (8, begin["code_sha256"])
+
+
+@contextmanager
+def standard_output_in(file: Path) -> Iterator[None]:
+    """Put what this process writes to standard output into a file; a pipe is between, which has no limit of size."""
+    reader, writer = os.pipe()
+    kept = os.dup(1)
+    os.dup2(writer, 1)
+    os.close(writer)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        with os.fdopen(reader, "rb") as rest:
+            file.write_bytes(rest.read())
+
+
+@pytest.mark.promise("audit-recorded", "audit-required")
+async def test_both_places_get_each_record_in_a_chain_of_their_own_and_one_that_fails_refuses_the_call(
+    tmp_path: Path,
+) -> None:
+    places = [tmp_path / "audit.jsonl", tmp_path / "stdout"]
+    audit = AuditSettings(sink="both", path=places[0], required=True)
+    backend = FakeBackend()
+    gateway = Gateway(Settings(audit=audit), backend)
+    with standard_output_in(places[1]):
+        async with calling(gateway) as client:
+            with files_of_at_most(places[0].stat().st_size + 100):
+                assert (await call(client, "run_python_code", code="print(1)"))["error"] == "backend_unavailable"
+                assert backend.launcher.cells == []
+                lost = partial(gateway.metrics.registry.get_sample_value, "sandpod_audit_records_total")
+                await until(lambda: lost({"sink": "file", "result": "lost"}) == 2)
+            assert (await call(client, "run_python_code", code="print(1)"))["stdout"] == "1\n"
+        assert [lost({"sink": sink, "result": "lost"}) for sink in ("file", "stdout")] == [2, 0]
+    of_file, of_output = map(records_of, places)
+    assert [each["event"] for each in of_file] == ["start", "lost", "call", "call", "stop"]
+    assert [each["event"] for each in of_output] == ["start", *["call"] * 4, "stop"]
+    same = [
+        [(each["id"], each["phase"], each.get("outcome")) for each in of if each["event"] == "call"]
+        for of in (of_file, of_output)
+    ]
+    assert same[0] == same[1][2:] == [(2, "begin", None), (2, "end", "ok")]
+    assert same[1][:2] == [(1, "begin", None), (1, "end", "refused")], "this one says what the file could not"
 
 
 @pytest.mark.promise("audit-required")

@@ -57,6 +57,8 @@ async def test_client_without_a_token_learns_where_users_sign_in(server: Server)
         assert f'resource_metadata="{metadata}"' in challenge
         assert 'scope="run"' in challenge
         found = (await http.get(server.address + urlsplit(metadata).path)).json()
+        bare = await http.get(server.address + urlsplit(metadata).path.removesuffix("/mcp"))
+    assert (bare.status_code, bare.json()) == (200, found), "RFC 9728's other spelling"
     assert found["resource"] == AUDIENCE
     assert found["authorization_servers"] == [server.issuer.address]
     assert found["scopes_supported"] == ["run"]

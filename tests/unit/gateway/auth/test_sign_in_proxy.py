@@ -211,6 +211,9 @@ async def test_clients_are_led_to_the_gateway_to_sign_in(team: Team) -> None:
     metadata = f"{PUBLIC}/.well-known/oauth-protected-resource/mcp"
     assert f'resource_metadata="{metadata}"' in refused.headers["www-authenticate"]
     found = (await team.send("GET", metadata)).json()
+    bare = await team.send("GET", metadata.removesuffix("/mcp"), headers={"origin": "https://client.example"})
+    assert (bare.status_code, bare.json()) == (200, found)
+    assert bare.headers["access-control-allow-origin"] == "*"  # for clients in browsers
     assert [each.rstrip("/") for each in found["authorization_servers"]] == [PUBLIC]
     server = (await team.send("GET", f"{PUBLIC}/.well-known/oauth-authorization-server")).json()
     assert server["registration_endpoint"] == f"{PUBLIC}/register"
