@@ -105,7 +105,10 @@ def profile_file() -> Path:
 
 def read_profiles() -> Profiles:
     """Return all profiles. Raises SandpodError: the file can't be read."""
-    path = profile_file()
+    try:
+        path = profile_file()
+    except RuntimeError:  # there is no home
+        return Profiles()
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         profiles = found.get("profiles", {})

@@ -11,7 +11,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from sandpod.cli.main import SERVER_COMMANDS
+from sandpod.cli.server_program import SERVER_COMMANDS, SHARED_COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = ROOT / "containers/sandbox"
@@ -86,7 +86,7 @@ def test_client_is_a_distribution_of_the_same_version_whose_libraries_the_server
             assert asked.specifier.contains(pinned[asked.name]), asked
     # One program, which is the client's: the server's commands are entry points.
     assert set(client["scripts"]) & set(PROJECT["project"]["scripts"]) == set()
-    assert sorted(PROJECT["project"]["entry-points"]["sandpod.commands"]) == sorted(SERVER_COMMANDS)
+    assert sorted(PROJECT["project"]["entry-points"]["sandpod.commands"]) == sorted(SERVER_COMMANDS + SHARED_COMMANDS)
 
 
 def test_image_has_every_library_that_is_asked_for_in_the_version_that_is_tested() -> None:

@@ -32,3 +32,8 @@ def api(arguments: argparse.Namespace) -> Api:
     """Return that server, for requests that no sandbox has."""
     which = server(arguments)
     return Api(BlockingTransport(), lambda: endpoint.find(which.get("url"), None, which.get("profile")))
+
+
+def is_at_a_server(arguments: argparse.Namespace) -> bool:
+    """Whether a server is named, chosen or runs here; none is started just to be asked."""
+    return bool(arguments.url or arguments.local or arguments.profile or endpoint.is_chosen())

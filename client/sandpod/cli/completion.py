@@ -1,4 +1,4 @@
-"""`sandpod completion`: prints what makes bash, zsh or fish complete commands, options, sandboxes and profiles.
+"""`sandpod completion`: prints what makes bash, zsh or fish complete commands, options and profiles.
 
 The shell asks the program itself, by `sandpod completion --words WORD ...`, which costs nothing until a key is pressed.
 """
@@ -7,6 +7,7 @@ import argparse
 import sys
 from typing import Any, Final
 
+from sandpod.cli.server_program import SERVER_COMMANDS
 from sandpod.endpoint import LOCAL, read_profiles
 
 _SCRIPTS: Final = {
@@ -57,14 +58,26 @@ def words(typed: list[str], parsers: dict[str, argparse.ArgumentParser]) -> list
     """Return what may stand in place of the last word."""
     *before, last = typed or [""]
     if not before:
-        from sandpod.cli.main import SERVER_COMMANDS  # noqa: PLC0415 - it imports this module
-
         found = [*parsers, *SERVER_COMMANDS]
     elif before[0] not in parsers:
         return []
     elif before[-1] == "--profile":
         found = [*read_profiles().profiles, LOCAL]
     else:
-        actions = parsers[before[0]]._actions  # noqa: SLF001 - there is no public way to a parser's options
-        found = [option for action in actions for option in action.option_strings if option.startswith("--")]
+        found = _of_parser(parsers[before[0]], before[1:])
     return sorted(word for word in found if word.startswith(last))
+
+
+def _of_parser(parser: argparse.ArgumentParser, before: list[str]) -> list[str]:
+    """Return subcommands, options and choices that may come after these words of a command."""
+    actions = parser._actions  # noqa: SLF001 - there is no public way to a parser's options
+    for action in actions:
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - as above
+            for at, word in enumerate(before):
+                if word in action.choices:
+                    return _of_parser(action.choices[word], before[at + 1 :])
+        if before and before[-1] in action.option_strings and action.choices is not None:
+            return [str(choice) for choice in action.choices]
+    options = [option for action in actions for option in action.option_strings if option.startswith("--")]
+    places = [str(choice) for action in actions if not action.option_strings for choice in action.choices or ()]
+    return [*places, *options]

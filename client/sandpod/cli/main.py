@@ -1,32 +1,21 @@
 """The program `sandpod`. An error becomes one sentence on standard error.
 
-Commands of the server are another distribution's, which announces them as entry points of `sandpod.commands`.
+Commands of the server are another distribution's; see `server_program`.
 """
 
 import argparse
 import os
 import sys
-from importlib.metadata import entry_points, version
-from typing import TYPE_CHECKING, Final
+from importlib.metadata import version
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-EXIT_REFUSED: Final = 2
-SERVER_COMMANDS: Final = ("serve", "stdio", "setup", "keys", "usage", "audit", "verify")
+from sandpod.cli.server_program import EXIT_REFUSED, SERVER_COMMANDS, run_server_program
 
 
 def main() -> None:
     """Run the command line."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in SERVER_COMMANDS:
-        found = entry_points(group="sandpod.commands", name=name)
-        if not found:
-            sys.stderr.write(f"sandpod: `{name}` is a command of the server. Install it: pip install sandpod\n")
-            sys.exit(EXIT_REFUSED)
-        command: Callable[[], None] = next(iter(found)).load()
-        command()
-        return
+        sys.exit(run_server_program(name))
     from sandpod.cli.output import say  # noqa: PLC0415 - the server's commands do without all of this
     from sandpod.errors import SandpodError  # noqa: PLC0415
 
@@ -48,6 +37,7 @@ def main() -> None:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the client's commands."""
     from sandpod.cli import arguments, completion, doctor, files, lists, login, run, shell  # noqa: PLC0415 - as above
+    from sandpod.cli.account import audit, keys, usage  # noqa: PLC0415 - as above
 
     made = argparse.ArgumentParser(
         prog="sandpod",
@@ -61,6 +51,9 @@ def parser() -> argparse.ArgumentParser:
     shell.add_parser(commands, options)
     files.add_parsers(commands, options)
     lists.add_parsers(commands, options)
+    keys.add_parser(commands, options)
+    usage.add_parser(commands, options)
+    audit.add_parser(commands, options)
     login.add_parser(commands)
     doctor.add_parser(commands, options)
     completion.add_parser(commands, made)

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TextIO
 
 _MIB: Final = 2**20
@@ -26,12 +26,21 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, default=dataclasses.asdict) + "\n")
 
 
-def print_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows in columns."""
-    table = [list(titles), *([printable("" if cell is None else str(cell)) for cell in row] for row in rows)]
+def print_table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: bool = False) -> None:
+    """Print rows in columns; with `numbers`, those of numbers alone are aligned to the right."""
+    given = [list(row) for row in rows]
+    table = [list(titles), *([printable("" if cell is None else str(cell)) for cell in row] for row in given)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    aligned = [str.ljust] * len(titles)
+    if numbers and given:
+        columns = zip(*given, strict=True)
+        aligned = [str.ljust if any(isinstance(cell, str) for cell in column) else str.rjust for column in columns]
     for cells in table:
-        sys.stdout.write("  ".join(map(str.ljust, cells, widths)).rstrip() + "\n")
+        sys.stdout.write("  ".join(map(_placed, aligned, cells, widths)).rstrip() + "\n")
+
+
+def _placed(align: Callable[[str, int], str], cell: str, width: int) -> str:
+    return align(cell, width)
 
 
 def write_raw(to: TextIO, text: str) -> None:

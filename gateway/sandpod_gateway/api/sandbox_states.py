@@ -59,6 +59,21 @@ class SandboxState(SandboxInfo):
     events: list[SandboxEventInfo]  # oldest first; none where nobody keeps them
 
 
+class TemplateSummary(ResultModel):
+    """A kind of sandbox, and what is between its programs and the rest."""
+
+    template: str  # its name
+    runtime_class: str | None = None  # by which each has a kernel of its own; null where they share their machine's
+    networks: list[str]  # profiles that may be asked for; none is no network at all
+
+
+class TemplateList(ResultModel):
+    """The templates that the caller may use."""
+
+    backend: str  # kubernetes, where sandboxes are pods; local, where they are processes of the server's machine
+    templates: list[TemplateSummary]
+
+
 class OwnedSandbox(SandboxInfo):
     """A sandbox as administrators see it."""
 

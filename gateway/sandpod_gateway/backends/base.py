@@ -119,6 +119,7 @@ class TemplateInfo:
     workspace_max: int | None = None  # bytes of the largest workspace for a claim; None where the size is fixed
     persistent: bool = False  # a claim may ask for a persistent workspace
     memory: int = 0  # bytes that a sandbox may use; 0 where that is not known
+    runtime_class: str | None = None  # by which each has a kernel of its own; None where they share their machine's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,5 +1,6 @@
 """What commands say of arguments that can't be, and what those need that read or write in a cluster."""
 
+import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,12 @@ from sandpod_gateway.errors import StartError
 def wrong(message: str, step: str) -> StartError:
     """Return the error of a command line."""
     return StartError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
+
+
+def add_output(parser: argparse.ArgumentParser, *choices: str) -> None:
+    """Add --output, and --json, which other commands of `sandpod` have."""
+    parser.add_argument("--output", choices=choices, default="text", help="output format")
+    parser.add_argument("--json", action="store_const", const="json", dest="output", help="the same as --output json")
 
 
 def check_reference(flag: str, value: str, kind: Any, usual: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Final
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.audit.chain import MAX_LINE
 from sandpod_gateway.audit.verify import Replica, Verification, counted
+from sandpod_gateway.cli.arguments import add_output
 from sandpod_gateway.errors import StartError
 
 EXIT_WRONG: Final = 1
@@ -26,7 +27,7 @@ def add_parser(commands: Any) -> None:
     verify = audit.add_parser("verify", help="say whether records were changed, removed, moved or added")
     verify.add_argument("files", nargs="+", metavar="FILE", help="file of audit records or a pod's log; - for input")
     verify.add_argument("--contains", action="append", default=[], metavar="HASH", help="hash that a record must have")
-    verify.add_argument("--output", choices=("text", "json"), default="text", help="output format")
+    add_output(verify, "text", "json")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from sandpod_gateway.auth.key_file import change_file
 from sandpod_gateway.auth.key_management import GRACE_HOURS, NewKey, found, grace_end, new_key, successor
 from sandpod_gateway.backends.kubernetes.settings import SecretReference
 from sandpod_gateway.cli import usage
-from sandpod_gateway.cli.arguments import check_reference, kubernetes_client, wrong
+from sandpod_gateway.cli.arguments import add_output, check_reference, kubernetes_client, wrong
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.usage.report import last_used
 
@@ -52,8 +52,10 @@ def add_parser(commands: Any) -> None:
         without = "" if required else "; default: print the entry"
         where.add_argument("--file", type=Path, help=f"key file{without}")
         where.add_argument("--secret", help="Secret of a cluster, NAMESPACE/NAME, found through your kubeconfig")
-    for command in (create, listing, rotate):
-        command.add_argument("--output", choices=("text", "json"), default="text", help="output format")
+        if command is create:
+            where.add_argument("--print", action="store_true", help="print the entry, which is the default")
+    for command in (create, listing, revoke, rotate):
+        add_output(command, "text", "json")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -138,6 +140,9 @@ def _revoke(arguments: argparse.Namespace) -> None:
         return keys.without(ids)
 
     _change(arguments, change)
+    if arguments.output == "json":
+        sys.stdout.write(json.dumps([_row(entry, None) for entry in revoked]) + "\n")
+        return
     for entry in revoked:
         sys.stdout.write(f"revoked {entry.id} of {entry.user} ({entry.name})\n")
 

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.kubernetes.settings import UsageReference
-from sandpod_gateway.cli.arguments import check_reference, kubernetes_client
+from sandpod_gateway.cli.arguments import add_output, check_reference, kubernetes_client
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.usage.document import Document, decode
 from sandpod_gateway.usage.report import By, Report, Value, report
@@ -27,7 +27,7 @@ def add_parser(commands: Any) -> None:
     )
     usage.add_argument("--by", choices=get_args(By), default="user", help="one row for each; default: user")
     usage.add_argument("--since", help="first day, as 2026-11-30 (UTC); default: all days that are kept")
-    usage.add_argument("--output", choices=("text", "csv", "json"), default="text", help="output format")
+    add_output(usage, "text", "csv", "json")
 
 
 def run(arguments: argparse.Namespace) -> None:

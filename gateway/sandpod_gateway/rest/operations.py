@@ -73,6 +73,7 @@ OPERATIONS: Final = (
     Operation("POST", "/sandboxes/{sandbox}/packages", "install_packages"),
     Operation("POST", "/sandboxes/{sandbox}/links", "create_link", HTTPStatus.CREATED),
     Operation("POST", "/sandboxes/{sandbox}/archives", "fetch_workspace", HTTPStatus.CREATED),
+    Operation("GET", "/templates", "list_templates", listing=Listing("templates", ("template",))),
     Operation("GET", "/activity", "list_activity", listing=Listing("sandboxes", ("sandbox",))),
     Operation("GET", "/runs/{run_id}", "read_run"),
     Operation("DELETE", "/runs/{run_id}", "stop_run"),

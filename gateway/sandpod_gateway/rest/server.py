@@ -9,7 +9,7 @@ from sandpod_gateway.audit.log import AuditLog
 from sandpod_gateway.auth.key_management import KeyManager
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.mcp.toolbox import Parts, Toolbox
-from sandpod_gateway.rest.tools import audit, keys, pools, sandboxes, usage
+from sandpod_gateway.rest.tools import audit, keys, pools, sandboxes, templates, usage
 from sandpod_gateway.settings import Settings
 from sandpod_gateway.usage.document import Document
 from sandpod_gateway.usage.report import last_used
@@ -38,6 +38,7 @@ def create_rest_tools(
         pools.register(toolbox, backend)
         sandboxes.register(toolbox, parts, backend)
         sandboxes.register_administration(toolbox, parts, backend)
+        templates.register(toolbox, parts.sandboxes, backend.kind)
         usage.register(toolbox, documents)
         keys.register(toolbox, manager, lambda: last_used(documents()), settings.auth.token_key_days)
     return own

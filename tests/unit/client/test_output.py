@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sandpod import errors, results, runs
-from sandpod.cli import completion, files, main, output
+from sandpod.cli import completion, files, main, output, server_program
 from sandpod.cli.run import exit_code_of
 from sandpod.terminal import Exit
 from sandpod_gateway.api import results as server_results
@@ -123,6 +123,10 @@ def test_words_are_completed_and_each_shell_has_a_script(
     assert "--json" in asked("--words", "ps", "--")
     assert asked("--words", "ps", "--profile", "") == ["local"]
     assert asked("--words", "nonsense", "") == []
+    assert asked("--words", "keys", "r") == ["revoke", "rotate"]
+    assert {"--file", "--url", "--read-only"} <= {*asked("--words", "keys", "create", "--")}
+    assert asked("--words", "usage", "--by", "") == ["key", "sandbox", "tenant", "user"]
+    assert asked("--words", "completion", "z") == ["zsh"]
     for shell in completion._SCRIPTS:
         assert "sandpod completion --words" in "\n".join(asked(shell))
 
@@ -130,9 +134,11 @@ def test_words_are_completed_and_each_shell_has_a_script(
 def test_a_command_of_the_server_says_what_to_install_where_there_is_no_server(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(main, "entry_points", lambda **_: ())
-    for name in main.SERVER_COMMANDS:
-        monkeypatch.setattr(sys, "argv", ["sandpod", name])
+    monkeypatch.setattr(server_program, "entry_points", lambda **_: ())
+    commands = [[name] for name in server_program.SERVER_COMMANDS]
+    commands += [["keys", "list", "--file", "k"], ["usage", "--directory", "u"], ["audit", "verify", "a"]]
+    for command in commands:
+        monkeypatch.setattr(sys, "argv", ["sandpod", *command])
         with pytest.raises(SystemExit) as ended:
             main.main()
         assert (ended.value.code, capsys.readouterr().err.count("pip install sandpod\n")) == (2, 1)

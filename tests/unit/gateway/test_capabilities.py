@@ -34,7 +34,10 @@ def template(**spec: Any) -> dict[str, Any]:
 )
 def test_template_tells_its_image_languages_and_networks() -> None:
     ruby = {"name": "ruby", "command": ["ruby", "{file}"]}
-    info = template_info(template(runner="Injected", languages=[ruby], networkProfiles=[{"name": "web"}]))
+    profiles = [{"name": "web"}]
+    info = template_info(
+        template(runner="Injected", languages=[ruby], networkProfiles=profiles, runtimeClassName="gvisor")
+    )
     assert info == TemplateInfo(
         name="ruby",
         image="ruby:3.3",
@@ -43,6 +46,7 @@ def test_template_tells_its_image_languages_and_networks() -> None:
         foreign=True,
         workspace_max=2**28,
         memory=2**29,
+        runtime_class="gvisor",
     )
     [told] = json.loads(capabilities(Settings(), "kubernetes", [info], toolsets=ALL))["templates"]["available"]
     assert (told["image"], told["languages"], told["networks"]) == ("ruby:3.3", [*BUILT_IN, "ruby"], ["none", "web"])

@@ -109,6 +109,7 @@ def template_info(body: Mapping[str, Any]) -> TemplateInfo | None:
         workspace_max=workspace_max(template),
         persistent=spec.workspace.persistent or spec.workspace_limits.persistent,
         memory=int(parse_quantity(spec.resources.memory)),
+        runtime_class=spec.runtime_class_name,
     )
 
 
