@@ -174,6 +174,18 @@ class SandboxPoolSpec(ApiModel):
     update_strategy: UpdateStrategy = Field(UpdateStrategy(), description="How a changed template is followed.")
 
 
+class PoolClaims(ObservedModel):
+    """How often claims found a warm sandbox. What was claimed while no operator ran is not counted."""
+
+    warm: int = Field(0, description="Claims that took a warm sandbox of the pool.")
+    cold: int = Field(
+        0,
+        description="Claims that found none, and had a sandbox made that became ready; those that were refused instead "
+        "are not counted.",
+    )
+    since: Timestamp | None = Field(None, description="When counting began.")
+
+
 class SandboxPoolStatus(ObservedModel):
     """What the operator observed of a pool."""
 
@@ -188,6 +200,7 @@ class SandboxPoolStatus(ObservedModel):
     start_seconds: float | None = Field(
         None, description="With autoscale: seconds from the creation of a sandbox until it can be claimed."
     )
+    claims: PoolClaims = Field(PoolClaims(), description="How often claims found a warm sandbox.")
     selector: str | None = Field(None, description="Label selector of the warm sandboxes, for autoscalers.")
     reason: str | None = Field(None, description="Why it is not full.")
     conditions: list[Condition] = Field(

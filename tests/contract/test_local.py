@@ -131,10 +131,12 @@ async def test_without_cold_starts_a_claim_takes_what_is_warm_and_else_is_refuse
         for size in (2, 1):  # more are started, and those too many are ended
             await backend.scale_pool(OWNER, "default", size)
             await filled(backend, size)
-        assert [(pool.replicas, pool.ready) for pool in await backend.pools(OWNER)] == [(1, 1)]
+        [pool] = await backend.pools(OWNER)
+        assert (pool.replicas, pool.ready) == (1, 1)
+        assert (pool.claims.warm, pool.claims.cold) == (2, 0)  # not the one that was refused
 
 
-async def test_a_warm_sandbox_that_died_is_not_handed_out() -> None:
+async def test_a_warm_sandbox_that_died_is_not_handed_out_and_no_hit() -> None:
     async with started(LocalBackend(LocalSettings(warm=1))) as backend:
         await filled(backend, 1)
         os.kill(first_processes()[0], signal.SIGKILL)
@@ -142,6 +144,8 @@ async def test_a_warm_sandbox_that_died_is_not_handed_out() -> None:
         record = await backend.claim(ClaimRequest(owner=OWNER))
         async with talk(backend, record.name) as peer:
             assert (await peer.output("print(1)"))[0] == "1\n"
+        [pool] = await backend.pools(OWNER)
+        assert (pool.claims.warm, pool.claims.cold) == (0, 1)
 
 
 async def test_a_cancelled_claim_leaves_no_process() -> None:

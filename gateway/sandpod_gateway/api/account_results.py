@@ -88,6 +88,15 @@ class PoolCondition(ResultModel):
     message: str = ""
 
 
+class PoolClaims(ResultModel):
+    """How often claims found a warm sandbox; those that were refused are not counted."""
+
+    warm: int  # that took one of the pool
+    cold: int  # that found none, and had one made
+    hit_rate: float | None = None  # warm ones among both, from 0 to 1; None where nothing was claimed
+    since: str | None = None  # when counting began
+
+
 class PoolInfo(ResultModel):
     """Sandboxes of one template that wait for a claim."""
 
@@ -98,6 +107,7 @@ class PoolInfo(ResultModel):
     ready: int  # that can be claimed
     reason: str | None = None  # why it is not full
     conditions: list[PoolCondition]
+    claims: PoolClaims
 
 
 class PoolList(ResultModel):

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Final, Literal, Protocol
 
 from sandpod_api.conditions import Condition
+from sandpod_api.types import PoolClaims
 from sandpod_gateway.auth.key_source import KeySource
 from sandpod_gateway.auth.links import SecretStore
 from sandpod_gateway.auth.oidc.places import StatePlaces
@@ -133,6 +134,7 @@ class PoolRecord:
     ready: int  # that can be claimed
     reason: str | None = None  # why it is not full
     conditions: tuple[Condition, ...] = ()
+    claims: PoolClaims = field(default_factory=PoolClaims)
 
 
 class ByteStream(Protocol):

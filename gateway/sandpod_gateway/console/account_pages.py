@@ -21,6 +21,7 @@ _MEASURES: Final = {
     "bytes_out": "Bytes out",
 }
 _TOP: Final = 50  # rows of the table
+_METHOD: Final = ("method", "path")  # of a request, or of a sign-in
 _KNOWN: Final = frozenset({"time", "event", "user", "tool", "outcome", "error", "sandbox", "key"})
 
 
@@ -101,6 +102,7 @@ class AccountPages:
                 **dict.fromkeys(_KNOWN),
                 **each,
                 "who": user_of(str(each.get("user") or "")),
+                "what": each.get("tool") or each.get("uri") or " ".join(each[of] for of in _METHOD if each.get(of)),
                 "rest": {name: each[name] for name in each.keys() - _KNOWN},
             }
             for each in found["records"]

@@ -18,7 +18,7 @@ from sandpod_operator.controllers.traces import around
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.model.actions import Emit
 from sandpod_operator.model.demand import Demand
-from sandpod_operator.model.observed import Kernel, PoolBackoff, Refusal
+from sandpod_operator.model.observed import Kernel, PoolBackoff, Refusal, Tally
 from sandpod_operator.quota.line import Line
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status.failures import clean
@@ -38,6 +38,7 @@ class State:
     resizes: dict[str, Refusal] = field(default_factory=dict)  # of a pod's higher requests, by the pod's uid
     demands: dict[str, Demand] = field(default_factory=dict)  # by the pool's uid
     claims: Counter[Key] = field(default_factory=Counter)  # of a pool since its last plan
+    tallies: dict[Key, Tally] = field(default_factory=dict)  # of a pool since its status was last written
 
     def refused(self, uid: str, error: DeniedError, now: datetime, settings: OperatorSettings) -> None:
         """Record that a sandbox's pod or volume was refused, and when to try again: later each time."""
@@ -78,6 +79,8 @@ class Context:
         """Count a claim that a pool met, or was too empty to meet, and have the pool looked at."""
         self.metrics.count_claim(namespace, pool, origin)
         self.state.claims[key := Key(POOLS.kind, namespace, pool)] += 1
+        warm, cold = self.state.tallies.get(key, Tally())
+        self.state.tallies[key] = Tally(warm + 1, cold) if origin == "pool" else Tally(warm, cold + 1)
         self.queue.add(key)
 
     def line(self, namespace: str) -> Line:

@@ -20,7 +20,7 @@ from sandpod_operator.controllers.resizer import Resizer
 from sandpod_operator.manifests.pod import find_profile
 from sandpod_operator.manifests.security import host_users_setting, opened_by
 from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan, Resize
-from sandpod_operator.model.observed import ObservedPool, ObservedSandbox, PoolBackoff
+from sandpod_operator.model.observed import ObservedPool, ObservedSandbox, PoolBackoff, Tally
 from sandpod_operator.planning.network_policies import is_closed, plan_namespace, plan_template
 from sandpod_operator.planning.pool import PoolPlan, plan_pool
 from sandpod_operator.planning.sandbox import plan_sandbox, wants_pod
@@ -87,6 +87,7 @@ class Reconciler:
                     return self._plan_pool(pool, key, now)
                 self._context.metrics.forget_pool(namespace, name)
                 self._context.state.claims.pop(key, None)
+                self._context.state.tallies.pop(key, None)
                 self._context.line(namespace).forget_pool(key)
                 return Plan()
             case resources.TEMPLATES.kind:
@@ -142,6 +143,7 @@ class Reconciler:
             backoff=context.state.backoffs.get(uid, PoolBackoff()),
             demand=context.state.demands.get(uid),
             claims=context.state.claims[key],
+            tally=context.state.tallies.get(key, Tally()),
             neighbours=context.line(key.namespace).neighbours(key),
         )
         return plan_pool(observed, context.settings, now)
@@ -151,7 +153,11 @@ class Reconciler:
         metadata, state = plan.pool.metadata, self._context.state
         line = self._context.line(metadata.namespace)
         state.backoffs[metadata.uid] = plan.backoff
-        state.claims[Key(resources.POOLS.kind, metadata.namespace, metadata.name)] -= plan.claims
+        key = Key(resources.POOLS.kind, metadata.namespace, metadata.name)
+        state.claims[key] -= plan.claims
+        if key in state.tallies:  # what was claimed meanwhile is for the next status
+            warm, cold = state.tallies[key]
+            state.tallies[key] = Tally(warm - plan.tally.warm, cold - plan.tally.cold)
         if plan.demand is not None:
             state.demands[metadata.uid] = plan.demand
         else:

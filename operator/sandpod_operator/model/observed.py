@@ -42,6 +42,13 @@ class Share:
     unscheduled: int = 0  # those that no node takes
 
 
+class Tally(NamedTuple):
+    """Claims of a pool that its status does not count yet."""
+
+    warm: int = 0  # that took a warm sandbox
+    cold: int = 0  # that found none, and had one made
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Neighbours:
     """What a pool has to know about the others in its namespace."""
@@ -137,4 +144,5 @@ class ObservedPool:
     backoff: PoolBackoff = field(default_factory=PoolBackoff)
     demand: Demand | None = None  # by the last plan; None for the first
     claims: int = 0  # since then, warm ones and those that found none
+    tally: Tally = field(default_factory=Tally)
     neighbours: Neighbours = field(default_factory=Neighbours)

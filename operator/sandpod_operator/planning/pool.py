@@ -12,12 +12,12 @@ from datetime import datetime, timedelta
 
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, Reason, is_true, merge
-from sandpod_api.types import Sandbox, SandboxPool, SandboxPoolStatus
+from sandpod_api.types import PoolClaims, Sandbox, SandboxPool, SandboxPoolStatus
 from sandpod_kube.resources import POOLS, SANDBOXES, Key
 from sandpod_operator.manifests.pod import build_warm_sandbox, template_hash
 from sandpod_operator.model.actions import Action, Create, Emit, PatchStatus, Plan
 from sandpod_operator.model.demand import Demand
-from sandpod_operator.model.observed import FIRST, ObservedPool, PoolBackoff, Share
+from sandpod_operator.model.observed import FIRST, ObservedPool, PoolBackoff, Share, Tally
 from sandpod_operator.planning.autoscale import Size, shown, size_pool
 from sandpod_operator.planning.members import Member, look_at
 from sandpod_operator.planning.sandbox import changed, delete_sandbox, earliest, whole_status
@@ -41,6 +41,7 @@ class PoolPlan(Plan):
     wanted: int = 0
     demand: Demand | None = None  # of a pool that follows its claims
     claims: int = 0  # that are part of it
+    tally: Tally = field(default_factory=Tally)  # what the status that it writes counts
     backoff: PoolBackoff = field(default_factory=PoolBackoff)
     share: Share | None = None  # None for a pool that is being deleted
     gives_to: Key | None = None  # for whom it gives a warm sandbox up
@@ -105,6 +106,7 @@ class _Pass:
             wanted=self._wanted,
             demand=self._size.demand,
             claims=observed.claims,
+            tally=observed.tally if reported else Tally(),
             backoff=replace(backoff, failures=failures, status_written=written),
             share=Share(
                 key=Key(POOLS.kind, observed.pool.metadata.namespace, observed.pool.metadata.name),
@@ -217,7 +219,9 @@ def is_warm(sandbox: Sandbox) -> bool:
 
 
 def _status(observed: ObservedPool, size: Size, ready: int, blocked: Cause | None, now: datetime) -> SandboxPoolStatus:
-    pool, demand = observed.pool, size.demand
+    pool, demand, tally = observed.pool, size.demand, observed.tally
+    # Never by itself a reason to write: an older CRD does not keep it.
+    begins = any(tally) or pool.status.observed_generation is None
     full, filling = ready >= size.wanted, cause(Reason.POOL_FILLING)
     if full:
         available = progressing = cause(Reason.POOL_FULL)
@@ -235,11 +239,16 @@ def _status(observed: ObservedPool, size: Size, ready: int, blocked: Cause | Non
         desired_replicas=size.wanted,
         claims_per_second=shown(demand.rate) if demand is not None else None,
         start_seconds=shown(demand.start) if demand is not None else None,
+        claims=_counted(pool.status.claims, tally, now if begins else None),
         selector=f"{names.LABEL_POOL}={pool.metadata.name},{names.LABEL_STATE}={names.STATE_WARM}",
         reason=None if full else progressing.reason,
         conditions=merge(pool.status.conditions, found, now, pool.metadata.generation),
         observed_generation=pool.metadata.generation,
     )
+
+
+def _counted(claims: PoolClaims, tally: Tally, now: datetime | None) -> PoolClaims:
+    return PoolClaims(warm=claims.warm + tally.warm, cold=claims.cold + tally.cold, since=claims.since or now)
 
 
 def _blocked(observed: ObservedPool, stuck: Sequence[Member], now: datetime) -> Cause | None:

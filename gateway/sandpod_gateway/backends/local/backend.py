@@ -14,12 +14,14 @@ import os
 import platform
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
 
+from sandpod_api.types import PoolClaims
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ByteStream, PoolRecord
 from sandpod_gateway.backends.local import bwrap, seccomp
@@ -55,6 +57,7 @@ class WarmPool:
 
     start: Callable[[], Awaitable[LocalProcess]]
     size: int
+    claims: PoolClaims = field(default_factory=lambda: PoolClaims(since=datetime.now(UTC)), init=False)
     _ready: list[LocalProcess] = field(default_factory=list, init=False)
     _wanted: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _filler: asyncio.Task[None] | None = field(default=None, init=False)
@@ -79,9 +82,14 @@ class WarmPool:
             taken = self._ready.pop(0)
             self._wanted.set()
             if not taken.ended:
+                self.claims = self.claims.model_copy(update={"warm": self.claims.warm + 1})
                 return taken
             await taken.end()
         return None
+
+    def missed(self) -> None:
+        """Count a claim that found none, and had one started."""
+        self.claims = self.claims.model_copy(update={"cold": self.claims.cold + 1})
 
     def resize(self, size: int) -> None:
         """Have so many from now on."""
@@ -151,7 +159,8 @@ class LocalBackend(InProcessBackend):
         """Return the one pool."""
         pool, template = self._pool, self._settings.template
         ready = len(pool)
-        return (PoolRecord(name=template, template=template, replicas=pool.size, existing=ready, ready=ready),)
+        record = PoolRecord(name=template, template=template, replicas=pool.size, existing=ready, ready=ready)
+        return (replace(record, claims=pool.claims),)
 
     async def scale_pool(self, owner: str, name: str, replicas: int) -> None:  # noqa: ARG002 - the same for all
         """Have so many sandboxes ready until the server ends; see `base.Backend.scale_pool`."""
@@ -168,7 +177,11 @@ class LocalBackend(InProcessBackend):
             tracing.note({attributes.CLAIM_ORIGIN: "warm"})
             return warm
         tracing.note({attributes.CLAIM_ORIGIN: "cold"})
-        return await self._start() if may_make else None
+        if not may_make:
+            return None
+        made = await self._start()
+        self._pool.missed()
+        return made
 
     async def _prove(self, host: local_host.Host) -> None:
         if platform.system() != "Linux":

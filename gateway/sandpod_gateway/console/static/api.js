@@ -57,6 +57,11 @@ export async function tried(work) {
   }
 }
 
+/** Has the page ask anew how the sandbox is. */
+export function told() {
+  document.body.dispatchEvent(new Event("changed"));
+}
+
 export const encoded = (path) => path.split("/").map(encodeURIComponent).join("/");
 
 export function element(name, properties = {}, ...children) {

@@ -62,18 +62,18 @@ document.addEventListener("click", async (event) => {
   else if ("close" in target.dataset) target.closest("dialog").close();
   else if ("dismiss" in target.dataset) document.querySelector("#notice").replaceChildren();
   else {
-    await copied(document.querySelector(target.dataset.copy));
-    const label = target.textContent;
-    target.textContent = "Copied";
-    setTimeout(() => (target.textContent = label), 1500);
+    target.textContent = (await copied(document.querySelector(target.dataset.copy))) ? "Copied" : "Press Ctrl+C";
+    setTimeout(() => (target.textContent = "Copy"), 1500);
   }
 });
 
 async function copied(source) {
   try {
     await navigator.clipboard.writeText(source.textContent);
+    return true;
   } catch { // no TLS, or not allowed: what is selected can be copied by hand
     getSelection().selectAllChildren(source);
+    return false;
   }
 }
 

@@ -1,5 +1,6 @@
 // The files of a sandbox: a folder at a time.
-import { API, element, encoded, get, request, tried } from "./api.js";
+import { plain } from "./ansi.js";
+import { API, element, encoded, get, Refusal, request, signInAgain, tried } from "./api.js";
 import { confirmed } from "./app.js";
 import { preview } from "./preview.js";
 
@@ -54,61 +55,64 @@ export class Files {
 
   trail() {
     const parts = this.folder === "." ? [] : this.folder.split("/");
-    const link = (label, path) => element("button", { textContent: label, onclick: () => tried(() => this.open(path)) });
+    const link = (label, path) => element("button", { textContent: plain(label), onclick: () => tried(() => this.open(path)) });
     $("folder").replaceChildren(link("/workspace", "."));
     parts.forEach((part, index) => $("folder").append(" / ", link(part, parts.slice(0, index + 1).join("/"))));
   }
 
   row(entry) {
     const name = entry.path.split("/").pop();
+    const shown = plain(name);
     const isFolder = entry.kind === "directory";
     const open = () => tried(() => (isFolder ? this.open(entry.path) : preview(entry, this.url(entry.path))));
-    const label = element("button", { className: isFolder ? "name folder" : "name", textContent: isFolder ? `${name}/` : name, onclick: open });
+    const label = element("button", { className: isFolder ? "name folder" : "name", textContent: isFolder ? `${shown}/` : shown, onclick: open });
     const actions = element("td", { className: "end" });
     if (!isFolder) {
-      const down = element("a", { href: this.url(entry.path), download: name, textContent: "Download" });
-      down.setAttribute("aria-label", `Download ${name}`);
+      const down = element("a", { href: this.url(entry.path), download: name, className: "link", textContent: "Download" });
+      down.setAttribute("aria-label", `Download ${shown}`);
       actions.append(down, " ");
     }
     if ($("choose")) {
       const remove = element("button", { className: "link danger", textContent: "Delete", onclick: () => tried(() => this.remove(entry)) });
-      remove.setAttribute("aria-label", `Delete ${name}`);
+      remove.setAttribute("aria-label", `Delete ${shown}`);
       actions.append(remove);
     }
     const changed = entry.modified_at ? new Date(entry.modified_at).toLocaleString() : "";
     const head = element("th", { scope: "row" }, label);
     if (entry.kind === "symlink" || entry.unreadable) head.append(" ", element("span", { className: "tag", textContent: entry.unreadable ? "unreadable" : "link" }));
-    return element("tr", {}, head, element("td", { className: "num", textContent: isFolder ? "" : bytes(entry.size) }), element("td", { textContent: changed }), actions);
+    return element("tr", {}, head, element("td", { className: "num", textContent: isFolder ? "" : bytes(entry.size) }), element("td", { className: "wide", textContent: changed }), actions);
   }
 
   async remove(entry) {
-    if (!(await confirmed(`Delete ${entry.path}?`))) return;
+    if (!(await confirmed(`Delete ${plain(entry.path)}?`))) return;
     await request(`${this.address}/${encoded(entry.path)}${entry.kind === "directory" ? "?recursive=true" : ""}`, { method: "DELETE" });
     await this.open(this.folder);
   }
 
   async upload(files) {
-    for (const file of files) {
-      await this.put(file);
+    try {
+      for (const file of files) await this.put(file);
+    } finally {
+      $("upload").value = ""; // so that the same file can be chosen again
+      await this.open(this.folder).catch(() => {});
     }
-    $("upload").value = "";
-    await this.open(this.folder);
   }
 
   /** Sends a file as it is; a connection that breaks leaves no half of it. */
   put(file) {
+    const name = plain(file.name);
+    const say = (text) => ($("transfer").textContent = text);
     return new Promise((resolve, reject) => {
       const sending = new XMLHttpRequest();
       sending.open("PUT", this.url(this.path(file.name)));
-      sending.upload.onprogress = (event) => {
-        $("transfer").textContent = `${file.name}: ${Math.floor((100 * event.loaded) / event.total)} %`;
-      };
+      sending.upload.onprogress = ({ loaded, total }) => say(`${name}: ${total ? Math.floor((100 * loaded) / total) : 100} %`);
       sending.onloadend = () => {
-        $("transfer").textContent = sending.status === 201 ? `${file.name} is there.` : "";
+        say(sending.status === 201 ? `${name} is there.` : "");
         if (sending.status === 201) return resolve();
-        let problem = { message: `${file.name} was not sent.`, next: "Try again." };
+        if (sending.status === 401) signInAgain();
+        let problem = { message: `${name} was not sent.`, next: "Try again." };
         try { problem = JSON.parse(sending.responseText); } catch { /* the connection broke */ }
-        reject(Object.assign(new Error(problem.message), { problem }));
+        reject(new Refusal(problem));
       };
       sending.send(file);
     });

@@ -20,7 +20,7 @@ export async function preview(entry, url) {
   body.replaceChildren("Loading…");
   if (!$("preview").open) $("preview").showModal();
   try {
-    if (/^image\/(png|jpeg|gif|webp)$/.test(type)) body.replaceChildren(element("img", { src: url, alt: name }));
+    if (/^image\/(png|jpeg|gif|webp)$/.test(type)) body.replaceChildren(element("img", { src: url, alt: plain(name) }));
     else if (type === "application/pdf") body.replaceChildren(await pdf(entry, url, name));
     else body.replaceChildren(...(await text(entry, url, type)));
   } catch (error) {

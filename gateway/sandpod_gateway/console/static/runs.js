@@ -1,5 +1,6 @@
 // Starts programs, follows them, and keeps what was run in this tab.
-import { API, element, get, problemOf, Refusal, send, signInAgain, tried } from "./api.js";
+import { plain } from "./ansi.js";
+import { API, element, get, problemOf, Refusal, send, signInAgain, told, tried } from "./api.js";
 import { Output } from "./output.js";
 import { show } from "./shown.js";
 
@@ -29,6 +30,7 @@ export class Runs {
         this.follow(started.run_id);
       } catch (error) {
         this.done("Not started");
+        told(); // the sandbox may have ended
         throw error;
       }
       await this.list();
@@ -86,7 +88,7 @@ export class Runs {
     this.output.draw();
     show($("shown"), result, result.sandbox);
     this.done(parts.filter(Boolean).join(" · "));
-    document.body.dispatchEvent(new Event("changed")); // the sandbox may be new, and has been used
+    told(); // the sandbox may be new, and has been used
     tried(() => this.refresh());
   }
 
@@ -133,7 +135,7 @@ export class Runs {
     const outcome = run.state === "running" ? "running" : run.outcome ?? "ended";
     const failed = outcome !== "ok" && outcome !== "running";
     button.append(
-      element("span", { className: "first", textContent: first }),
+      element("span", { className: "first", textContent: plain(first) }),
       element("span", { className: "line-2" },
         element("span", { textContent: outcome, className: failed ? "bad" : "" }),
         element("span", { textContent: run.language }),

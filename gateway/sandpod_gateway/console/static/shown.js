@@ -1,5 +1,6 @@
 // What a run shows besides text: pictures, tables and pages in frames without rights, and files that it left.
 import { API, element, encoded, prefix } from "./api.js";
+import { plain } from "./ansi.js";
 import { preview } from "./preview.js";
 
 const MAX_FRAME = 600; // pixels of height
@@ -25,7 +26,7 @@ export function show(into, result, sandbox) {
   }
   for (const each of (result.artifacts ?? []).slice(0, 50)) {
     const href = `${API}/sandboxes/${encodeURIComponent(sandbox)}/files/${encoded(each.path)}`;
-    const look = element("button", { className: "file", title: "Look at it, or download it" }, element("bdi", { textContent: each.path }));
+    const look = element("button", { className: "file", title: "Look at it, or download it" }, element("bdi", { textContent: plain(each.path) }));
     look.onclick = () => preview(each, href);
     into.append(look);
   }

@@ -1,4 +1,5 @@
 // A terminal in the sandbox, over a WebSocket that may break: what was typed and shown goes on where it was.
+import { told } from "./api.js";
 import { FitAddon } from "./vendor/xterm-addon-fit.js";
 import { Terminal } from "./vendor/xterm-xterm.js";
 
@@ -113,6 +114,7 @@ export class TerminalPane {
     this.ended = true;
     this.state(text);
     $("terminal-new").hidden = false;
+    told(); // the sandbox may have ended with it
   }
 
   state(text) {

@@ -4,7 +4,8 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from sandpod_gateway.api.account_results import PoolCondition, PoolInfo, PoolList
+from sandpod_api.base import rfc3339
+from sandpod_gateway.api.account_results import PoolClaims, PoolCondition, PoolInfo, PoolList
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.callers import owner_of
 from sandpod_gateway.auth.current import current_caller
@@ -54,6 +55,8 @@ def _owner(tenant: str | None) -> str:
 
 
 def _info(pool: PoolRecord) -> PoolInfo:
+    claims = pool.claims
+    counted = claims.warm + claims.cold
     return PoolInfo(
         pool=pool.name,
         template=pool.template,
@@ -65,4 +68,10 @@ def _info(pool: PoolRecord) -> PoolInfo:
             PoolCondition(**each.model_dump(include={"type", "status", "reason", "message"}))
             for each in pool.conditions
         ],
+        claims=PoolClaims(
+            warm=claims.warm,
+            cold=claims.cold,
+            hit_rate=round(claims.warm / counted, 4) if counted else None,
+            since=None if claims.since is None else rfc3339(claims.since),
+        ),
     )

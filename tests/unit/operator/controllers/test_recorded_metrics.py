@@ -77,6 +77,39 @@ async def test_claim_that_only_a_full_list_shows_is_counted_once() -> None:
     assert claims(world) == 1
 
 
+async def test_status_of_a_pool_counts_its_claims_across_restarts_and_writes_at_most_once_a_second() -> None:
+    def counted() -> tuple[int, int, bool]:
+        claims = world.pool().status.claims
+        return claims.warm, claims.cold, claims.since == NOW
+
+    world = await world_with("warm")
+    assert counted() == (0, 0, True)
+    await world.after(1)
+    first, second = world.named("Sandbox")
+    await world.claim(first)
+    await world.claim(second)
+    await world.given(SANDBOXES, made_for_claim("cold"))
+    await world.start_all()
+    await world.after(1)
+    assert counted() == (2, 1, True)
+    await world.dispatcher.resync()
+    await world.after(1)
+    assert counted() == (2, 1, True)
+    third = next(name for name in world.named("Sandbox") if name.startswith("warm-") and name not in {first, second})
+    world.start()
+    await world.dispatcher.resync()
+    await world.settle()
+    await world.claim(third)
+    await world.after(1)
+    assert counted() == (3, 1, True)  # what the status says goes on, whoever counts
+    # Another pool of that name begins anew.
+    spec = {"templateRef": {"name": "python"}, "replicas": 0}
+    await world.gone(POOL)
+    await world.given(POOLS, {"metadata": metadata("warm", uid="another"), "spec": spec})
+    await world.after(1)
+    assert counted() == (0, 0, False)
+
+
 async def test_restarted_operator_counts_from_nothing_and_none_of_what_was_claimed_before() -> None:
     world = await world_with("warm")
     before, after = world.named("Sandbox")

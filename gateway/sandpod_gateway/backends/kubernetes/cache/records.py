@@ -127,6 +127,7 @@ def pool_record(body: Mapping[str, Any]) -> PoolRecord | None:
         ready=pool.status.ready_replicas,
         reason=pool.status.reason,
         conditions=tuple(pool.status.conditions),
+        claims=pool.status.claims,
     )
 
 

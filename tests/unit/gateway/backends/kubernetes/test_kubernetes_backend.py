@@ -409,6 +409,11 @@ async def test_pools_are_listed_and_scaled_where_the_settings_allow_it(
         "status": {"replicas": 2, "readyReplicas": 1, "reason": "QuotaExceeded", "conditions": [condition]},
     }
     [pool] = await backend.pools("alice")
+    assert (pool.claims.warm, pool.claims.cold, pool.claims.since) == (0, 0, None)  # an operator that does not count
+    counted = {"warm": 9, "cold": 1, "since": "2026-01-01T00:00:00Z"}
+    kube.pools["small"]["status"]["claims"] = counted
+    [pool] = await backend.pools("alice")
+    assert (pool.claims.warm, pool.claims.cold, pool.claims.since) == (9, 1, datetime(2026, 1, 1, tzinfo=UTC))
     assert (pool.name, pool.template, pool.replicas, pool.existing, pool.ready) == ("small", "default", 3, 2, 1)
     assert (pool.reason, [each.message for each in pool.conditions]) == ("QuotaExceeded", ["No room."])
     with pytest.raises(SandpodError) as refused:
