@@ -111,15 +111,28 @@ async def proxy(objects: Objects, **fields: Any) -> dict[str, Any]:
     return {"name": "proxy", "image": await objects.pause_image(), "securityContext": LOCKED_DOWN, **fields}
 
 
-async def test_webhook_that_is_down_is_reported_by_its_name_and_the_pod_created_once_it_is_gone(
+async def test_webhook_that_is_down_is_told_by_its_name_and_pods_and_pools_are_made_once_it_is_gone(
     objects: Objects,
 ) -> None:
     name = webhook_name(objects.namespace)
-    with configured(objects.namespace, {"service": {"name": "nosuch", "namespace": "default"}}):
-        await in_force(objects, lambda tried: name in tried.refused)
-        await objects.sandbox("hooked", templateRef=PARKED)
-        assert name in await objects.reason("hooked", "AdmissionRefused")
+    flags = ["--backend", "kubernetes", "--kubernetes.namespace", objects.namespace]
+    async with serving(*flags) as (url, _), Caller(url, None).connect() as session:
+        with configured(objects.namespace, {"service": {"name": "nosuch", "namespace": "default"}}):
+            await in_force(objects, lambda tried: name in tried.refused)
+            await objects.sandbox("hooked", templateRef=PARKED)
+            assert name in await objects.reason("hooked", "AdmissionRefused")
+            await objects.apply("SandboxPool", "filled", templateRef={"name": "python"}, replicas=1)
+            reply = await session.call("create_sandbox", template="python")
+            assert (reply.error, name in reply["cause"]) == ("backend_error", True), reply
+            assert await objects.cluster.made() == {"hooked"}
+
+            async def told() -> bool:
+                return name in (await objects.condition("filled", "Progressing"))["message"]
+
+            await until("the pool says so too", told, within=60)
     await objects.has_pod("hooked")
+    await objects.pool_has("filled", 1)
+    await objects.delete("sandboxpools", "filled")
 
 
 async def test_webhook_that_takes_too_long_is_reported_by_its_name(objects: Objects, tmp_path: Path) -> None:

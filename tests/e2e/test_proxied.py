@@ -1,9 +1,12 @@
-"""Two gateways behind a real proxy that serves TLS: files go through both without being kept in memory or on disk."""
+"""Two gateways behind a real proxy that serves TLS, by its own file or as Ingress and HTTPRoute have it.
+
+Files go through both without being kept in memory or on disk.
+"""
 
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +15,8 @@ import pytest
 
 from support.cluster.callers import Caller
 from support.cluster.cluster import Cluster
+from support.cluster.ways_from_outside import exposed
+from support.gateway.terminal import terminal
 from support.servers.nginx import Proxy
 
 MIB = 2**20
@@ -75,11 +80,23 @@ async def test_large_files_pass_through_proxy_and_gateway_and_neither_keeps_them
         await session.call("delete_file", path="large.bin", sandbox=sandbox)
 
 
-async def test_line_comes_through_the_proxy_before_the_program_goes_on(proxied: Caller, sandbox: str) -> None:
+@pytest.fixture(scope="module")
+def ways(
+    cluster: Cluster, proxied: Caller, keys: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Caller]]:
+    """Alice, by each way from outside of the cluster."""
+    with exposed(cluster.namespace, tmp_path_factory.mktemp("edge"), keys["alice"]) as made:
+        yield {"proxy": proxied, **made}
+
+
+@pytest.mark.parametrize("way", ["proxy", "ingress", "route"])
+async def test_line_comes_through_the_proxy_before_the_program_goes_on(
+    ways: dict[str, Caller], sandbox: str, way: str
+) -> None:
     """Without it the program would wait until its timeout."""
     code = "import os, time\nprint('tick', flush=True)\nwhile not os.path.exists('heard'): time.sleep(0.02)\n"
     written = asyncio.Event()
-    async with proxied.connect() as session:
+    async with ways[way].connect() as session:
 
         async def answer(text: str) -> None:
             if "tick" in text:
@@ -90,3 +107,30 @@ async def test_line_comes_through_the_proxy_before_the_program_goes_on(proxied: 
         assert (reply["outcome"], reply["stdout"]) == ("ok", "tick\n")
         await written.wait()  # a connection that is closed before an answer has come fails
         await session.call("delete_file", path="heard", sandbox=sandbox)
+
+
+@pytest.mark.parametrize("way", ["ingress", "route"])
+async def test_ingress_and_route_carry_files_terminals_and_pages_to_their_paths_and_nothing_else(
+    ways: dict[str, Caller], sandbox: str, way: str
+) -> None:
+    caller, content = ways[way], PART * 2  # twice what nginx takes by default
+    address, key = caller.url.removesuffix("/mcp"), caller.key or ""
+    assert caller.trust
+    async with caller.connect() as session, httpx2.AsyncClient(verify=caller.trust, timeout=60) as http:
+        for method, wanted in (("put", 201), ("get", 200)):
+            link = (await session.call("create_link", path=way, method=method, sandbox=sandbox))["url"]
+            assert link.startswith(f"{address}/files/")
+            answer = await http.request(method, link, content=content if method == "put" else None)
+            assert answer.status_code == wanted
+        assert answer.content == content
+        await session.call("delete_file", path=way, sandbox=sandbox)
+        async with terminal(address, sandbox=sandbox, key=key, trust=caller.trust) as shell:
+            assert await shell.run("echo $((6 * 7))") == "42"
+        page = await http.get(address, follow_redirects=True)
+        assert (page.status_code, page.url.path) == (200, "/console/sign-in")
+        own = {"Authorization": f"Bearer {key}"}
+        assert (await http.get(f"{address}/api/v1/sandboxes", headers=own)).status_code == 200
+        assert (await http.get(f"{address}/healthz")).status_code == 200
+        for path in ("metrics", "readyz", "mcp-else", "healthz-else"):
+            refused = await http.get(f"{address}/{path}")
+            assert (refused.status_code, "nginx" in refused.text) == (404, True), path

@@ -22,7 +22,7 @@ from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from support.cluster import writing
 from support.cluster.admission_cases import build
-from support.cluster.callers import Caller
+from support.cluster.callers import Caller, Reply
 from support.cluster.cluster import Cluster, node_url, until
 from support.cluster.reading import call, read
 from support.cluster.release import LITTLE, SMALL, done, helm, image, remove, run
@@ -225,6 +225,38 @@ async def test_namespace_of_somebody_else_is_not_adopted(release: Release) -> No
     assert await until("the tenant has a condition", reason, within=60) == "NamespaceTaken"
     assert call("GET", f"/api/v1/namespaces/{TAKEN}")["metadata"]["resourceVersion"] == before
     assert read("networkpolicies", TAKEN)["items"] == []
+
+
+@pytest.mark.promise("tenants-on-first-use", "end-known")
+async def test_namespace_that_is_deleted_ends_its_runs_with_a_code_and_comes_back_by_itself(release: Release) -> None:
+    begun = asyncio.Event()
+
+    async def hear(_: str) -> None:
+        begun.set()
+
+    async with release.fresh.connect() as session:
+        code = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(1)\n"
+        run = asyncio.create_task(session.python(code, timeout=300, on_output=hear))
+        async with asyncio.timeout(120):
+            await begun.wait()
+        before = call("GET", f"/api/v1/namespaces/{FRESH}")["metadata"]["uid"]
+        writing.remove({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": FRESH}})
+        async with asyncio.timeout(60):
+            lost = await run
+        assert (lost["outcome"], lost["stdout"]) == ("sandbox_lost", "begun\n")
+        refusals: list[Reply] = []
+
+        async def works() -> bool:
+            reply = await session.python("print(6 * 7)")
+            refusals.extend([reply] if reply.is_error else [])
+            return reply.data.get("stdout") == "42\n"
+
+        await until("the tenant has a namespace again", works, within=120)
+    assert all(each.error and each["next"] for each in refusals), refusals
+    assert FRESH not in f"{lost} {refusals}"
+    assert call("GET", f"/api/v1/namespaces/{FRESH}")["metadata"]["uid"] != before
+    check_namespace()
+    assert set((await release.cluster.restarts()).values()) == {0}
 
 
 async def test_release_that_keeps_nothing_leaves_what_others_made_and_the_tenants(release: Release) -> None:

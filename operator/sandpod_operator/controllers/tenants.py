@@ -6,7 +6,7 @@ Only the active replica does. It deletes no namespace: what is in one is its ten
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from http import HTTPStatus
@@ -35,16 +35,23 @@ class TenantController:
     """Brings the namespace of each SandboxTenant to what the chart's file says."""
 
     def __init__(
-        self, *, cluster: KubeClient, settings: OperatorSettings, content: Content, clock: Callable[[], datetime]
+        self,
+        *,
+        cluster: KubeClient,
+        settings: OperatorSettings,
+        content: Content,
+        clock: Callable[[], datetime],
+        usable: Iterable[str] = (),
     ) -> None:
-        """Know nothing yet; `settings` are those that the operator was started with."""
+        """Know no tenant yet; `settings` are those that the operator was started with, `usable` are namespaces."""
+        self._usable = set(usable)
         self._cluster, self._settings, self._content, self._clock = cluster, settings, content, clock
         self.queue = WorkQueue(clock=clock, backoff_min=settings.backoff_min, backoff_max=settings.backoff_max)
         self._tenants: dict[str, SandboxTenant] = {}
         self._trusted: set[str] = set()  # uids of those whose status has been believed once
         self._failed: set[str] = set()  # uids of those whose last try failed
         self.made = asyncio.Event()
-        """Set when a namespace is there that was not before."""
+        """Set when a namespace is there that was not before, or not usable."""
 
     async def run(self) -> None:
         """Follow the tenants and work on them until cancelled."""
@@ -81,6 +88,13 @@ class TenantController:
             if is_new or (gone and tenant.status.namespace is None):
                 self.queue.add(self._key(name))
 
+    def lost(self, namespace: str) -> None:
+        """Have the tenant worked on whose namespace is being deleted: it comes back as soon as the name is free."""
+        self._usable.discard(namespace)
+        for name, tenant in self._tenants.items():
+            if tenant.status.namespace == namespace:
+                self.queue.add(self._key(name))
+
     def _key(self, name: str) -> Key:
         return Key(TENANTS.kind, self._settings.namespace, name)
 
@@ -92,7 +106,7 @@ class TenantController:
         uid, again = tenant.metadata.uid, self._clock() + timedelta(seconds=self._settings.resync_interval)
         place = plan_tenant(tenant, self._tenants.values(), self._settings)
         trusted, self._trusted = uid in self._trusted, self._trusted | {uid}
-        if not trusted and isinstance(place, str) and is_provisioned(tenant, self._content.revision):
+        if not trusted and place in self._usable and is_provisioned(tenant, self._content.revision):
             return again  # by the process before this one, or a moment ago
         try:
             if isinstance(place, str) and not await self._provision(key.name, place):
@@ -108,8 +122,9 @@ class TenantController:
             await self._refuse(tenant, place)
         else:
             await self._write(tenant, provisioned(tenant, place, self._content.revision, self._clock()))
-            if tenant.status.namespace is None:
+            if place not in self._usable:
                 _log.info("tenant %s has the namespace %s", key.name, place)
+                self._usable.add(place)
                 self.made.set()
         return again
 

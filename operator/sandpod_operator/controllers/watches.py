@@ -21,13 +21,24 @@ Login = Callable[[], Awaitable[Access]]
 Seen = Callable[[Resource, str | None, dict[str, Any]], None]
 
 
-def create_sink(dispatcher: Dispatcher, on_heartbeat: Callable[[str, str], None]) -> Seen:
-    """Return the function that every watch event goes to; `on_heartbeat` gets each heartbeat's namespace and holder."""
+def create_sink(
+    dispatcher: Dispatcher,
+    on_heartbeat: Callable[[str, str], None],
+    on_lost: Callable[[str], None] = lambda _: None,
+) -> Seen:
+    """Return the function that every watch event goes to.
+
+    `on_heartbeat` gets each heartbeat's namespace and holder, `on_lost` each namespace whose heartbeat was deleted, as
+    only who deletes all of a namespace does.
+    """
 
     def seen(resource: Resource, kind: str | None, manifest: dict[str, Any]) -> None:
         if resource is LEASES:
-            if manifest["metadata"]["name"] == names.LEASE_HEARTBEAT and kind != "DELETED":
-                on_heartbeat(manifest["metadata"]["namespace"], manifest.get("spec", {}).get("holderIdentity", ""))
+            namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+            if name == names.LEASE_HEARTBEAT and kind == "DELETED":
+                on_lost(namespace)
+            elif name == names.LEASE_HEARTBEAT:
+                on_heartbeat(namespace, manifest.get("spec", {}).get("holderIdentity", ""))
         elif kind == "DELETED":
             dispatcher.lost(key_of(resource, manifest), manifest["metadata"]["uid"])
         else:

@@ -150,7 +150,7 @@ class Operator:
         self._reconciler = Reconciler(self._context, self._dispatcher)
         self._orphans = OrphanCollector(self._context, self._dispatcher)
         self._tenants = content and TenantController(
-            cluster=cluster, settings=configured, content=content, clock=utc_now
+            cluster=cluster, settings=configured, content=content, clock=utc_now, usable=namespaces
         )
 
     async def run(self) -> int:
@@ -204,7 +204,8 @@ class Operator:
 
     async def _work(self, lease: asyncio.Task[None]) -> int:
         ready, end_watch = asyncio.Event(), asyncio.Event()
-        seen = watches.create_sink(self._dispatcher, self._health.beat)
+        lost = (lambda _: None) if self._tenants is None else self._tenants.lost
+        seen = watches.create_sink(self._dispatcher, self._health.beat, lost)
         parts = {
             "watch": watches.watch(seen, self._cluster.access, self._settings, ready=ready, stop=end_watch),
             "dates": self._context.queue.run_dates(),

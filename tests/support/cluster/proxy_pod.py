@@ -1,4 +1,4 @@
-"""nginx in a pod in front of the gateways of a release, with the settings of examples/proxies/nginx.conf."""
+"""nginx in a pod in front of the gateways of a release, with the settings of examples/proxies/nginx.conf or others."""
 
 import ssl
 from ipaddress import ip_address
@@ -32,17 +32,23 @@ def reserved(namespace: str) -> str:
 def started(namespace: str, folder: Path, address: str, upstream: str, trusted: tuple[str, Path]) -> Proxy:
     """Return nginx at a reserved address once it serves; `trusted` as of `nginx`. It goes with its namespace."""
     folder.mkdir()
-    host, _, port = address.removeprefix("https://").rpartition(":")
+    host = address.removeprefix("https://").rpartition(":")[0]
     root, chain, key = make_chain(folder, x509.IPAddress(ip_address(host)))
     name, authority = trusted
     inside = FILES / chain.name, FILES / key.name
     text = configuration(str(PORT), host, (upstream,), inside, trusted=(name, FILES / "upstream.crt"))
     files = {file.name: file.read_text(encoding="utf-8") for file in (chain, key)}
     files |= {"nginx.conf": text, "upstream.crt": authority.read_text(encoding="utf-8")}
+    run(namespace, address, files)
+    return Proxy(address, root, ssl.create_default_context(cafile=str(root)), folder)
+
+
+def run(namespace: str, address: str, files: dict[str, str]) -> None:
+    """Return once an nginx serves at a reserved address by its files, which are in the folder FILES."""
     writing.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": NAME}, "stringData": files}, namespace)
     writing.apply(_pod(), namespace)
-    await_open(host, int(port))
-    return Proxy(address, root, ssl.create_default_context(cafile=str(root)), folder)
+    host, _, port = address.removeprefix("https://").rpartition(":")
+    await_open(host, int(port), within=60)
 
 
 def _pod() -> dict[str, Any]:

@@ -10,6 +10,7 @@ _CLUSTERED: Final = {
     "APIService",
     "ClusterRole",
     "ClusterRoleBinding",
+    "CustomResourceDefinition",
     "MutatingWebhookConfiguration",
     "Namespace",
     "Node",
@@ -32,7 +33,7 @@ def path_for(manifest: Json, namespace: str = "") -> str:
     space = metadata.get("namespace", namespace)
     place = "" if kind in _CLUSTERED else f"namespaces/{space}/"
     word = kind.lower()
-    ending = {"y": "ies", "x": "xes", "s": "ses"}.get(word[-1], f"{word[-1]}s")
+    ending = "ys" if word.endswith("ay") else {"y": "ies", "x": "xes", "s": "ses"}.get(word[-1], f"{word[-1]}s")
     return f"{root}/{place}{word[:-1]}{ending}/{metadata['name']}"
 
 

@@ -77,6 +77,7 @@ class Place:
             settings=self.settings,
             content=self.content,
             clock=lambda: self.api.now,
+            usable=[key.name for key in self.api.objects if key.kind == "Namespace"],
         )
 
     def ask_for(self, name: str, **metadata: Any) -> None:
@@ -265,6 +266,46 @@ async def test_process_that_begins_anew_writes_nothing_for_tenants_that_have_all
     assert ("apply", "Namespace") in place.api.writes
     assert ("patch_status", "SandboxTenant") not in place.api.writes
     assert not place.controller.made.is_set()
+
+
+@pytest.mark.promise("tenants-on-first-use")
+@pytest.mark.parametrize("process", ["same", "next"])
+async def test_namespace_that_was_deleted_is_made_anew_as_soon_as_its_name_is_free(place: Place, process: str) -> None:
+    place.ask_for("red")
+    await place.settle()
+    place.controller.made.clear()
+    # While its namespace ends, nothing can be made in it.
+    place.api.remove(Key("ResourceQuota", "sbx-red", "q"))
+    place.api.refusals = {"ResourceQuota": 2}
+    if process == "same":
+        place.controller.lost("other")
+        await place.settle()
+        assert place.api.refusals == {"ResourceQuota": 2}
+        place.controller.lost("sbx-red")
+    else:
+        place.start()
+        place.controller.lost("sbx-red")
+    await place.settle()
+    await place.after(seconds=1)
+    assert place.state() == ("False", "ProvisioningFailed")
+    assert place.tenant().status.namespace == "sbx-red"
+    for key in [key for key in place.api.objects if "sbx-red" in key]:
+        place.api.remove(key)
+    await place.after(seconds=2)
+    assert place.state() == ("True", "Provisioned")
+    assert place.inside("sbx-red") == {("ResourceQuota", "q"), ("SandboxTemplate", "default")}
+    assert place.controller.made.is_set()
+
+
+async def test_process_that_begins_anew_without_a_tenants_namespace_makes_it(place: Place) -> None:
+    place.ask_for("red")
+    await place.settle()
+    for key in [key for key in place.api.objects if "sbx-red" in key]:
+        place.api.remove(key)
+    place.start()
+    await place.settle()
+    assert place.inside("sbx-red") == {("ResourceQuota", "q"), ("SandboxTemplate", "default")}
+    assert place.controller.made.is_set()
 
 
 @pytest.mark.parametrize(

@@ -116,13 +116,19 @@ def test_watch_events_go_to_the_controller_and_heartbeats_to_the_health(place: P
     world, listener = World(), Listener()
     world.dispatcher.saw = listener.saw  # type: ignore[method-assign]
     world.dispatcher.lost = listener.lost  # type: ignore[method-assign]
-    seen = create_sink(world.dispatcher, place.health.beat)
+    lost: list[str] = []
+    seen = create_sink(world.dispatcher, place.health.beat, lost.append)
     for namespace in ("boxes", "more"):
         seen(LEASES, "MODIFIED", build_heartbeat(namespace, "one", NOW))
     seen(SANDBOXES, None, {"metadata": metadata("box")})
     seen(PODS, "DELETED", {"metadata": metadata("box")})
     assert place.health.trouble() is None
     assert listener.heard == [("saw", SANDBOXES, "box"), ("lost", "box", "uid-box")]
+    election = build_heartbeat("boxes", "one", NOW)
+    election["metadata"]["name"] = "sandpod-operator"
+    for lease in (election, build_heartbeat("more", "other", NOW)):
+        seen(LEASES, "DELETED", lease)
+    assert lost == ["more"]
 
 
 def test_lease_of_the_election_is_no_heartbeat(place: Place) -> None:
