@@ -24,7 +24,8 @@ import yaml
 from bench import measures, tokens
 from bench.beside import Beside, add_arguments
 from bench.client import client
-from bench.machine import load, machine, said
+from bench.console import console
+from bench.machine import load, machine, processor_seconds, said
 from bench.rows import HEAD, Row, figure, line
 from benchmarks.results import Results
 from sandpod_gateway.backends.base import Backend, ClaimRequest
@@ -38,12 +39,6 @@ from support.command_line import sandpod
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = {"local": "bench-local", "cluster": "bench"}
-
-
-def processor_seconds(pid: int) -> float:
-    """Return the processor time that a process has used, without its children's."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def frames(backend: Backend, count: int) -> AsyncIterator[Row]:
@@ -106,6 +101,7 @@ async def local(options: argparse.Namespace) -> AsyncIterator[Row]:
             measures.e2b(http, f"{url.removesuffix('/mcp')}/e2b", options.calls, refilled),
             client(url, None, options.calls, refilled),
             measures.difference(session, other, options.calls),
+            console(options.pages, options.consoles),
             measures.rate(session, options.calls, lambda: processor_seconds(pid)),
             frames(create_backend("local"), options.calls),
         ]
@@ -130,6 +126,7 @@ async def cluster(options: argparse.Namespace, beside: Beside) -> AsyncIterator[
             measures.rest(session, http, f"{url}/api/v1", options.calls, there.pool_is_full),
             measures.e2b(http, f"{url}/e2b", options.calls, there.pool_is_full),
             client(url, key, options.calls, there.pool_is_full),
+            console(options.pages, options.consoles),
             measures.cold(session, options.cold, "bare"),
             frames(create_backend("kubernetes", kubernetes=settings), options.calls),
         ]
@@ -171,6 +168,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--packages", type=int, default=5, help="sandboxes to install packages into")
     parser.add_argument("--bytes", type=int, default=40, help="streamed lines")
     parser.add_argument("--megabytes", type=int, default=100, help="output to stream")
+    parser.add_argument("--pages", type=int, default=20, help="times that the console's page is loaded")
+    parser.add_argument("--consoles", type=int, default=60, help="seconds for which many consoles are open")
     parser.add_argument("--json", type=Path, default=None, help="file for the results; else in .build")
     add_arguments(parser)
     return parser.parse_args()

@@ -60,3 +60,9 @@ def machine(*, cluster: bool) -> Machine:
         python=platform.python_version(),
         load_before=load(),
     )
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time that a process has used, without its children's."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -35,6 +35,10 @@ BUDGETS: Final = {
         what="the same with a callback for its output", unit="ms", limit=None, peer="as run_python_code"
     ),
     "echo": Budget(what="key press to echo in a terminal", unit="ms", limit="30", peer="the stream alone 1"),
+    "page": Budget(what="console's page of 1,000 sandboxes, until usable", unit="ms", limit="1000", peer=""),
+    "consoles": Budget(
+        what="processor of the gateway for 50 such pages", unit="%", limit="10", peer="news in each poll"
+    ),
     "copy": Budget(what="sandpod cp's memory, 200 MB in and out", unit="MB", limit="64", peer=""),
     "team": Budget(what="keys, limits, usage, audit, secrets add", unit="ms", limit="1", peer="a call without"),
     "frame": Budget(what="frame round trip over the stream", unit="ms", limit="2 / 6", peer="a new exec 80"),

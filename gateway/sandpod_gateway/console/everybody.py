@@ -6,9 +6,11 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.console.pages import SandboxPages
 from sandpod_gateway.console.session import PREFIX
+from sandpod_gateway.console.tables import Table
 from sandpod_gateway.sandboxes.administration import Administration
 
 ALL: Final = "/all"
@@ -27,11 +29,10 @@ class EverybodyPages:
         return self.own.views.answer(request, "sandboxes.html", rows)
 
     async def rows(self, request: Request) -> Response:
-        """Return the table's rows if they are others than the page knows, else what they do now."""
+        """Return the rows that are others than the page knows, and what the sandboxes do now."""
         records = await self.administration.list()
-        if self.own.tag(records) == request.query_params.get("known"):
-            return self.own.doing(request, await self.own.activity(records))
-        return self.own.views.answer(request, "_rows.html", await self._rows(request, records))
+        answer = await self.own.news(request, self._table(records), records, everybody=True)
+        return answer or self.own.whole(request, await self._rows(request, records))
 
     async def one(self, request: Request) -> Response:
         """Return a sandbox's page."""
@@ -50,6 +51,9 @@ class EverybodyPages:
         return await self.own.closed(request, "close_any_sandbox", f"{PREFIX}{ALL}")
 
     async def _rows(self, request: Request, records: list[SandboxRecord]) -> dict[str, Any]:
-        tag, found = self.own.tag(records), await self.own.calls(request, "list_all_sandboxes")
-        rows = {"sandboxes": found["sandboxes"][::-1], "tag": tag, "doing": await self.own.activity(records)}
-        return {**rows, "everybody": True}
+        tag, found = self._table(records).tag, await self.own.calls(request, "list_all_sandboxes")
+        return {**await self.own.rows_of(tag, records, found), "everybody": True}
+
+    def _table(self, records: list[SandboxRecord]) -> Table:
+        caller = current_caller()
+        return self.own.tables.of(ALL, caller.tenant, caller.templates, records=records)

@@ -1,7 +1,8 @@
 """The pages about sandboxes and about how to connect."""
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
@@ -10,16 +11,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.auth.current import current_owner
+from sandpod_gateway.auth.callers import tenant_of, user_of
+from sandpod_gateway.auth.current import current_caller, current_owner
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.console.calls import Calls, form, number
 from sandpod_gateway.console.session import PREFIX
+from sandpod_gateway.console.tables import Table, Tables
 from sandpod_gateway.console.views import Views
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp.arguments import DEFAULT
 from sandpod_gateway.mcp.calls import chosen_toolsets
 from sandpod_gateway.rest.tools.sandboxes import load_info
 from sandpod_gateway.runs.activity import Activities, Activity
+from sandpod_gateway.sandboxes.describing import fields_of
 from sandpod_gateway.sandboxes.service import DEFAULT_SESSION, Sandboxes
 
 _HOUR: Final = 3600
@@ -37,19 +41,20 @@ class SandboxPages:
     sandboxes: Sandboxes
     activities: Activities
     toolsets: frozenset[str]  # that the server's settings choose
+    tables: Tables = field(default_factory=Tables)
 
     async def all(self, request: Request) -> Response:
         """Return the table."""
         rows = await self._rows(request)
-        context = {**rows, "everybody": False, "offers": await self.calls.capabilities()}
+        context = {**rows, "offers": await self.calls.capabilities()}
         return self.views.answer(request, "sandboxes.html", context)
 
     async def rows(self, request: Request) -> Response:
-        """Return the table's rows if they are others than the page knows, else what they do now."""
+        """Return the rows that are others than the page knows, and what the sandboxes do now."""
         records = await self.sandboxes.list(current_owner())
-        if self.tag(records) == request.query_params.get("known"):
-            return self.doing(request, await self.activity(records))
-        return self.views.answer(request, "_rows.html", {**await self._rows(request), "everybody": False})
+        caller = current_caller()
+        table = self.tables.of(caller.owner, caller.templates, records=records)
+        return await self.news(request, table, records) or self.whole(request, await self._rows(request))
 
     async def create(self, request: Request) -> Response:
         """Create a sandbox, and lead to its page."""
@@ -129,11 +134,40 @@ class SandboxPages:
         return next((record.name for record in records if record.session == DEFAULT_SESSION), None)
 
     async def _rows(self, request: Request) -> dict[str, Any]:
-        records = await self.sandboxes.list(current_owner())
-        tag, found = self.tag(records), await self.calls(request, "list_sandboxes")
-        return {"sandboxes": found["sandboxes"][::-1], "tag": tag, "doing": await self.activity(records)}
+        records, caller = await self.sandboxes.list(current_owner()), current_caller()
+        tag = self.tables.of(caller.owner, caller.templates, records=records).tag
+        return await self.rows_of(tag, records, await self.calls(request, "list_sandboxes"))
 
-    async def activity(self, records: list[SandboxRecord]) -> dict[str, dict[str, Any]]:
+    async def rows_of(self, tag: str, records: Sequence[SandboxRecord], found: dict[str, Any]) -> dict[str, Any]:
+        """Return what all rows are made from: `found`, but for sandboxes that are newer than the tag."""
+        known = {record.name for record in records}
+        sandboxes = [each for each in reversed(found["sandboxes"]) if each["sandbox"] in known]
+        return {"sandboxes": sandboxes, "tag": tag, "doing": await self.activity(records), "everybody": False}
+
+    def whole(self, request: Request, rows: dict[str, Any]) -> Response:
+        """Return all rows, for a page that knows others."""
+        return self.views.answer(request, "_all.html", rows)
+
+    async def news(
+        self, request: Request, table: Table, records: Sequence[SandboxRecord], *, everybody: bool = False
+    ) -> Response | None:
+        """Return what is another than the page knows, which is no call; None where the page needs all rows."""
+        changes = table.since(request.query_params.get("known", ""))
+        if changes is None or "sandboxes" not in chosen_toolsets(self.toolsets):
+            return None
+        tag, doing = table.tag, await self.activity(records)
+        if not changes:
+            return self.doing(request, doing)
+        new, changed = [[self._row(each) for each in some] for some in (changes.new[::-1], changes.changed)]
+        gone = changes.gone
+        context = {"new": new, "changed": changed, "gone": gone, "tag": tag, "doing": doing, "everybody": everybody}
+        return self.views.answer(request, "_changes.html", context)
+
+    def _row(self, record: SandboxRecord) -> dict[str, Any]:
+        names = {"user": user_of(record.owner), "tenant": tenant_of(record.owner)}
+        return {**fields_of(record, self.sandboxes), **names}
+
+    async def activity(self, records: Sequence[SandboxRecord]) -> dict[str, dict[str, Any]]:
         """Return what sandboxes do now, as far as it is known; to look at a page again and again is no call."""
         if "sandboxes" not in chosen_toolsets(self.toolsets):
             return {}

@@ -27,10 +27,10 @@ from sandpod_gateway.backends.base import (
     SandboxRecord,
 )
 from sandpod_gateway.backends.kubernetes.cache.records import (
+    Records,
     event_records,
     events_selector,
     to_record,
-    to_records,
 )
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore, SandboxWatch
 from sandpod_gateway.backends.kubernetes.catalog import Catalog
@@ -68,6 +68,7 @@ class KubernetesBackend(Catalog):
         super().__init__(settings, lambda: self._open.cluster, self._store.get)
         self._background = Background()
         self._touched: LRUCache[str, float] = LRUCache(2 * settings.max_sandboxes)
+        self._records = Records(2 * settings.max_sandboxes)
         self._claimer: Claimer | None = None
         self._at_end = contextlib.AsyncExitStack()
 
@@ -118,11 +119,11 @@ class KubernetesBackend(Catalog):
 
     async def list(self, owner: str) -> list[SandboxRecord]:
         """Return the owner's sandboxes, oldest first."""
-        return to_records(self._store.owned(owner))
+        return self._records.of(self._store.owned(owner))
 
     async def every(self) -> tuple[SandboxRecord, ...]:
         """Return the sandboxes of all owners, oldest first."""
-        return tuple(to_records(self._store.claimed()))
+        return tuple(self._records.of(self._store.claimed()))
 
     async def events(self, name: str) -> tuple[SandboxEvent, ...]:
         """Return the Events of a Sandbox, where the gateway may read them; see `base.Backend.events`."""

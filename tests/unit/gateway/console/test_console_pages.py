@@ -162,9 +162,25 @@ async def test_rows_come_again_only_when_they_are_others(here: Place) -> None:
     await sign_in(http, key)
     known = re.findall(r"known=(\w+)", (await http.get("/console/")).text)[0]
     assert (await http.get(f"/console/rows?known={known}")).status_code == 204
-    await http.post("/api/v1/sandboxes", json={"name": "new"})
+    made = [(await http.post("/api/v1/sandboxes", json={"name": name})).json()["sandbox"] for name in ("old", "other")]
     rows = await http.get(f"/console/rows?known={known}")
-    assert (rows.status_code, "new" in rows.text) == (200, True)
+    # In place of the text that there are none come all of them.
+    assert (rows.status_code, rows.text.count('id="rows" '), rows.text.count("<tr ")) == (200, 1, 2)
+    known = re.findall(r"known=(\w+)", rows.text)[0]
+    assert (await http.get(f"/console/rows?known={known}")).status_code == 204
+    await http.post("/api/v1/sandboxes", json={"name": "new"})
+    await http.delete(f"/api/v1/sandboxes/{made[1]}")
+    await http.post("/api/v1/runs", json={"code": "print(1)", "sandbox": made[0]})
+    rows = await http.get(f"/console/rows?known={known}")
+    assert re.findall(r'<tr id="row-([^"]+)"([^>]*)>', rows.text)[:2] == [
+        (made[1], ' hx-swap-oob="delete"'),
+        (made[0], ' hx-swap-oob="true"'),
+    ]
+    assert re.search(r'<tbody hx-swap-oob="afterbegin:#rows">\s*<tr id="row-[^>]*>.*<bdi>new</bdi>', rows.text)
+    assert rows.text.count("<tr ") == 3
+    known = re.findall(r"known=(\w+)", rows.text)[0]
+    again = await http.get(f"/console/rows?known={known}")  # nothing but what the one in use does
+    assert (again.status_code, re.findall(r'id="([^"]+)" hx-swap-oob', again.text)) == (200, [f"now-{made[0]}"])
 
 
 async def test_files_are_kept_under_an_address_that_changes_with_them(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from cachetools import LRUCache
 from pydantic import ValidationError
 
 from sandpod_api import names
@@ -139,9 +140,22 @@ def _wanted(pool: SandboxPool) -> int:
     return pool.spec.autoscale.min_replicas if wanted is None else wanted
 
 
-def to_records(sandboxes: Iterable[Sandbox]) -> list[SandboxRecord]:
-    """Return what callers learn of the claimed ones, oldest first."""
-    return sorted(filter(None, map(to_record, sandboxes)), key=lambda record: (record.created, record.name))
+class Records:
+    """Records of at most so many objects, each made once: who looks at a long list looks at it again and again."""
+
+    def __init__(self, most: int) -> None:
+        self._made: LRUCache[str, tuple[Sandbox, SandboxRecord | None]] = LRUCache(most)
+
+    def of(self, sandboxes: Iterable[Sandbox]) -> list[SandboxRecord]:
+        """Return what callers learn of the claimed ones, oldest first."""
+        return sorted(filter(None, map(self._one, sandboxes)), key=lambda record: (record.created, record.name))
+
+    def _one(self, sandbox: Sandbox) -> SandboxRecord | None:
+        name = sandbox.metadata.name
+        known = self._made.get(name)
+        if known is None or known[0] is not sandbox:
+            known = self._made[name] = (sandbox, to_record(sandbox))
+        return known[1]
 
 
 def events_selector(sandbox: Sandbox) -> str:
