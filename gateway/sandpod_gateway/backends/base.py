@@ -149,10 +149,7 @@ class ByteStream(Protocol):
     async def write(self, data: bytes) -> None:
         """Send the bytes, all of them or, when it raises or is cancelled, none: frames are never cut.
 
-        Waits while the other side does not take what was sent before.
-
-        Raises:
-            ConnectionError: The stream is closed.
+        Waits while the other side does not take what was sent before. Raises ConnectionError: the stream is closed.
         """
 
     async def close(self) -> None:
