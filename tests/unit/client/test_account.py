@@ -139,6 +139,22 @@ async def test_keys_are_made_seen_rotated_and_revoked_at_a_server(here: Place) -
     assert "sandpod" in await here.refused("root", "keys", "list")
 
 
+async def test_a_pool_is_scaled_by_administrators_alone(here: Place) -> None:
+    titles, row = (await here.run("root", "pools", "default", "7")).out.splitlines()
+    assert titles.split()[:3] == ["POOL", "TEMPLATE", "REPLICAS"]
+    assert row.split()[:3] == ["default", "default", "7"]
+    [pool] = await here.json("root", "pools", "default", "3", "--tenant", "b")
+    assert (pool["pool"], pool["replicas"]) == ("default", 3)
+    assert [each["replicas"] for each in await here.json("root", "pools")] == [7]
+    assert [each["replicas"] for each in await here.json("root", "pools", "--tenant", "b")] == [3]
+    assert "administrators" in await here.refused("ann", "pools", "default", "9")
+    assert "no pool" in await here.refused("root", "pools", "none", "1")
+    assert "replicas" in await here.refused("root", "pools", "default")
+    assert "replicas" in await here.refused("root", "pools", "default", "10001")
+    assert (await here.run("root", "pools", "default", "many")).code == 2
+    assert [each["replicas"] for each in await here.json("root", "pools")] == [7]
+
+
 async def test_usage_and_audit_records_are_shown_as_table_json_and_csv(
     here: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
