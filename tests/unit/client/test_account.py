@@ -225,6 +225,7 @@ async def test_files_and_clusters_are_the_server_programs_whatever_server_is_cho
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = str(tmp_path / "keys.yaml")
+    monkeypatch.setattr("sandpod.api.pause", lambda _: 0.0)
     # Nobody answers there: nothing is asked.
     for url in (None, "http://127.0.0.1:1"):
         if url is not None:
