@@ -125,7 +125,7 @@ async def test_keys_are_made_seen_rotated_and_revoked_at_a_server(here: Place) -
     assert "nothing at this address" in await here.refused("ann", "keys", "revoke", "../sandboxes")
     assert "Name keys" in await here.refused("ann", "keys", "revoke")
     # A user of the same name in a tenant is another one.
-    assert "in b: say so by --tenant" in await here.refused("root", "keys", "revoke", "--user", "carol")
+    assert "There are some in b: --tenant" in await here.refused("root", "keys", "revoke", "--user", "carol")
     done = await here.run("root", "keys", "revoke", "--user", "carol", "--tenant", "b")
     assert [line.split()[0] for line in done.out.splitlines()] == ["revoked"] * 2
     assert "no key of the user carol in the tenant b" in await here.refused(
@@ -268,10 +268,10 @@ def test_each_argument_of_the_server_program_leads_to_it() -> None:
 
 
 def _options(parser: argparse.ArgumentParser, name: str = "") -> dict[str, set[str]]:
-    """Return the options of each command, by its words."""
+    """Return the options of each command with their choices, by its words."""
     found: dict[str, set[str]] = {name: set()}
     for action in parser._actions:
-        found[name] |= set(action.option_strings)
+        found[name] |= {" ".join((option, *sorted(action.choices or ()))) for option in action.option_strings}
         if isinstance(action, argparse._SubParsersAction):
             for word, each in action.choices.items():
                 found |= _options(each, f"{name} {word}".strip())
