@@ -17,6 +17,7 @@ from sandpod.errors import SandboxLostError, SandpodError, refused, unreachable
 WINDOW: Final = 256 * 1024  # bytes of input that may be on their way
 _PIECE: Final = 32 * 1024
 _GIVE_UP: Final = 60.0  # seconds without a connection, after which the sandbox has hung up
+_GONE: Final = {"session_not_found", "sandbox_lost"}  # codes of a sandbox that has ended, however its end is noticed
 _GATEWAY_ERRORS: Final = range(500, 600)  # of a proxy whose server starts anew
 
 Show = Callable[[bytes], Awaitable[None]]
@@ -29,6 +30,7 @@ class Exit:
     exit_code: int | None
     signal: str | None
     outcome: str
+    detail: str | None = None  # what ended it, in a sentence, where it was not the program
 
 
 class Terminal:
@@ -99,6 +101,11 @@ class Terminal:
                     await self._greet(socket)
                     try:
                         return await self._serve(socket)
+                    except SandpodError as error:
+                        if error.code not in _GONE:
+                            raise
+                        detail = f"The sandbox has ended, and the terminal with it ({error.message.rstrip('.')})."
+                        return Exit(None, None, "sandbox_lost", detail)
                     finally:
                         self.is_connected, failures, lost = False, 0, now()
             except InvalidStatus as error:
@@ -194,7 +201,7 @@ def _end(said: dict[str, Any]) -> Exit | None:
         raise refused(said["error"])
     if "exit" not in said:
         return None
-    return Exit(said["exit"]["exit_code"], said["exit"]["signal"], said["exit"]["outcome"])
+    return Exit(*(said["exit"].get(name) for name in ("exit_code", "signal", "outcome", "detail")))
 
 
 def _refusal(error: InvalidStatus, url: str) -> SandpodError:

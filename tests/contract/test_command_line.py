@@ -149,6 +149,9 @@ async def test_who_logs_in_has_a_profile_and_the_doctor_sees_what_is_wrong(
         assert json.loads((await client("run", "--json", "-c", "print('by profile')")).out)["stdout"] == "by profile\n"
         done = await client("doctor", "--json")
         assert [each["ok"] for each in json.loads(done.out) if each["what"] in {"server", "key"}] == [True, True]
+        told = {each["what"]: each["found"] for each in json.loads(done.out)}
+        assert "processes of the server's machine" in told["isolation there"]
+        assert "`sandpod verify --backend local`" in told["proof"]
         done = await client("doctor", "--json", "--url", keyed)
         assert (done.code, [each["ok"] for each in json.loads(done.out) if each["what"] == "key"]) == (1, [False])
         assert (await client("ps", "--url", keyed)).code == 2

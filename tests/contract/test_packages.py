@@ -17,6 +17,7 @@ import pytest
 import pytest_asyncio
 from fastmcp import Client
 
+from sandpod import AsyncSandbox, Sandbox, SandpodError
 from support.cluster.server import serving
 from support.gateway.fake_gateway import keys_file
 from support.gateway.peers import until
@@ -54,6 +55,29 @@ async def plain() -> AsyncIterator[Place]:
     """For tests of packages that no other test names."""
     async with place() as here:
         yield here
+
+
+async def test_python_client_installs_what_the_index_has_and_uses_it(plain: Place) -> None:
+    plain.index.add("client-greets", "1.0", content=wheel("client-greets", "1.0", needs=("client-needs",)))
+    plain.index.add("client-needs", "2.1")
+    url = str(plain.http.base_url)
+    async with AsyncSandbox(url=url) as sandbox:
+        found = await sandbox.packages.install("client-greets")
+        assert sorted((each.name, each.version) for each in found) == [
+            ("client-greets", "1.0"),
+            ("client-needs", "2.1"),
+        ]
+        code = "import client_greets, client_needs; client_greets.VERSION + client_needs.VERSION"
+        assert (await sandbox.run(code, context="main")).result == "'1.02.1'"
+        assert {"client-greets", "client-needs"} <= {each.name for each in await sandbox.packages.list()}
+        with pytest.raises(SandpodError, match="no-such-package"):
+            await sandbox.packages.install("no-such-package")
+
+        def blocking() -> list[str]:
+            with Sandbox.connect(sandbox.handle or "", url=url) as same:
+                return [each.version for each in same.packages.install("client-needs")]
+
+        assert await asyncio.to_thread(blocking) == ["2.1"]
 
 
 @pytest.mark.claim("install_packages", "list_packages", "run_python_code(packages)")

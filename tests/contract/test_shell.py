@@ -76,6 +76,21 @@ async def test_whatever_ends_it_the_terminal_is_as_it_was(alone: Served, address
     assert (await alone.call("read_run", run_id=run["run_id"], wait=60, until="end"))["state"] == "ended"
 
 
+async def test_a_shell_whose_sandbox_ends_under_it_says_so(alone: Served, address: str) -> None:
+    async with in_terminal(*SHELL, "--url", address) as shell:
+        before = shell.modes()
+        await shell.until(r"\$ ")
+        shell.type("echo in; exec sleep 600\n")
+        await shell.until("in\r\n")
+        [sandbox] = (await alone.call("list_sandboxes"))["sandboxes"]
+        await alone.call("close_sandbox", sandbox=sandbox["sandbox"], force=True)
+        assert await shell.process.wait() == 1
+        assert shell.modes() == before
+        # Its end may come before the stream's.
+        await shell.until(r"sandpod: The sandbox (has ended, and the terminal with it|was closed while)[^\n]*\.\r\n")
+        assert shell.shown.count(b"sandpod: ") == 1
+
+
 async def test_what_is_pasted_arrives_once_whatever_breaks(alone: Served, address: str) -> None:
     data = os.urandom(2**20 + 1)
     shown = bytearray()

@@ -11,10 +11,15 @@ from sandpod.cli.server_program import SERVER_COMMANDS
 from sandpod.endpoint import LOCAL, read_profiles
 
 _SCRIPTS: Final = {
+    # Not with `compgen -W`, which expands each word as the shell does a command line.
     "bash": """\
 _sandpod() {
-  local IFS=$'\\n'
-  COMPREPLY=($(compgen -W "$(sandpod completion --words "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)" -- "$2"))
+  local word
+  COMPREPLY=()
+  while IFS= read -r word; do
+    printf -v word %q "$word"
+    COMPREPLY+=("$word")
+  done < <(sandpod completion --words "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
 }
 complete -o default -F _sandpod sandpod
 """,
@@ -57,6 +62,8 @@ def _complete(arguments: argparse.Namespace, parser: argparse.ArgumentParser, co
 def words(typed: list[str], parsers: dict[str, argparse.ArgumentParser]) -> list[str]:
     """Return what may stand in place of the last word."""
     *before, last = typed or [""]
+    before = [word for word in before if word != "="]  # bash makes three words of --by=user
+    last = "" if last == "=" else last
     if not before:
         found = [*parsers, *SERVER_COMMANDS]
     elif before[0] not in parsers:

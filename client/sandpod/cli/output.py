@@ -26,6 +26,11 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, default=dataclasses.asdict) + "\n")
 
 
+def print_lines(text: str) -> None:
+    """Print lines as they are; on a terminal, with escapes in place of what could steer it."""
+    sys.stdout.write("\n".join(map(printable, text.split("\n"))) if sys.stdout.isatty() else text)
+
+
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: bool = False) -> None:
     """Print rows in columns; with `numbers`, those of numbers alone are aligned to the right."""
     given = [list(row) for row in rows]

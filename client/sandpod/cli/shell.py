@@ -38,5 +38,5 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(ended)
     elif ended.outcome not in {"ok", "error"}:
-        say(f"The terminal ended: {ended.outcome}.")
+        say(ended.detail or f"The terminal ended: {ended.outcome}.")
     return exit_code_of(ended)

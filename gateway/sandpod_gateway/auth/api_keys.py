@@ -125,5 +125,5 @@ def parse_keys(raw: bytes, what: str) -> KeyFile:
         return KeyFile.model_validate({} if document is None else document)
     except Exception as error:
         # PyYAML raises what its constructors run into: ValueError for a day that is none, KeyError for `!!bool x`.
-        step = "Each entry is what `sandpod keys create` prints."
+        step = "Each entry is what `sandpod keys create --print` prints."
         raise StartError(ErrorCode.INVALID_CONTENT, f"{what} is not a key file.", next_step=step) from error

@@ -125,7 +125,7 @@ async def test_keys_are_made_seen_rotated_and_revoked_at_a_server(here: Place) -
     assert "nothing at this address" in await here.refused("ann", "keys", "revoke", "../sandboxes")
     assert "Name keys" in await here.refused("ann", "keys", "revoke")
     # A user of the same name in a tenant is another one.
-    assert "in b: say so by --tenant" in await here.refused("root", "keys", "revoke", "--user", "carol")
+    assert "There are some in b: --tenant" in await here.refused("root", "keys", "revoke", "--user", "carol")
     done = await here.run("root", "keys", "revoke", "--user", "carol", "--tenant", "b")
     assert [line.split()[0] for line in done.out.splitlines()] == ["revoked"] * 2
     assert "no key of the user carol in the tenant b" in await here.refused(
@@ -137,6 +137,22 @@ async def test_keys_are_made_seen_rotated_and_revoked_at_a_server(here: Place) -
     assert (done.code, len(done.out.splitlines())) == (0, 2)
     assert {entry.user for entry in read_keys(here.file).keys} == {"ann", "=bob\x1b[2J"}
     assert "sandpod" in await here.refused("root", "keys", "list")
+
+
+async def test_a_pool_is_scaled_by_administrators_alone(here: Place) -> None:
+    titles, row = (await here.run("root", "pools", "default", "7")).out.splitlines()
+    assert titles.split()[:3] == ["POOL", "TEMPLATE", "REPLICAS"]
+    assert row.split()[:3] == ["default", "default", "7"]
+    [pool] = await here.json("root", "pools", "default", "3", "--tenant", "b")
+    assert (pool["pool"], pool["replicas"]) == ("default", 3)
+    assert [each["replicas"] for each in await here.json("root", "pools")] == [7]
+    assert [each["replicas"] for each in await here.json("root", "pools", "--tenant", "b")] == [3]
+    assert "administrators" in await here.refused("ann", "pools", "default", "9")
+    assert "no pool" in await here.refused("root", "pools", "none", "1")
+    assert "replicas" in await here.refused("root", "pools", "default")
+    assert "replicas" in await here.refused("root", "pools", "default", "10001")
+    assert (await here.run("root", "pools", "default", "many")).code == 2
+    assert [each["replicas"] for each in await here.json("root", "pools")] == [7]
 
 
 async def test_usage_and_audit_records_are_shown_as_table_json_and_csv(
@@ -209,6 +225,7 @@ async def test_files_and_clusters_are_the_server_programs_whatever_server_is_cho
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = str(tmp_path / "keys.yaml")
+    monkeypatch.setattr("sandpod.api.pause", lambda _: 0.0)
     # Nobody answers there: nothing is asked.
     for url in (None, "http://127.0.0.1:1"):
         if url is not None:
@@ -251,10 +268,10 @@ def test_each_argument_of_the_server_program_leads_to_it() -> None:
 
 
 def _options(parser: argparse.ArgumentParser, name: str = "") -> dict[str, set[str]]:
-    """Return the options of each command, by its words."""
+    """Return the options of each command with their choices, by its words."""
     found: dict[str, set[str]] = {name: set()}
     for action in parser._actions:
-        found[name] |= set(action.option_strings)
+        found[name] |= {" ".join((option, *sorted(action.choices or ()))) for option in action.option_strings}
         if isinstance(action, argparse._SubParsersAction):
             for word, each in action.choices.items():
                 found |= _options(each, f"{name} {word}".strip())

@@ -60,13 +60,21 @@ async def test_events_are_read_whatever_pieces_they_come_in() -> None:
         assert found == [("output", 3, {"stdout": "a"}), ("result", None, {"x": 1})]
 
 
-def test_nothing_that_could_steer_a_terminal_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_that_could_steer_a_terminal_is_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     hostile = "a\x1b[2J\n\u202eb"
     output.print_table(("NAME",), [(hostile,), (None,)])
     output.say(hostile)
     output.print_json({"name": hostile})
     shown = capsys.readouterr()
     assert (shown.out + shown.err).replace("\n", "").isprintable()
+    screen = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", screen)
+    output.print_lines(hostile)
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    output.print_lines(f"\n{hostile}\n")
+    assert screen.getvalue() == f"{hostile}\na\\x1b[2J\n\\u202eb\n"
 
 
 def test_progress_is_a_line_on_a_terminal_and_nothing_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,8 +63,8 @@ def _add_scopes(create: argparse.ArgumentParser) -> None:
 
 
 def _command(arguments: argparse.Namespace) -> int:
-    makes_entry = arguments.at_server is _create and is_installed() and not is_at_a_server(arguments)
-    if makes_entry or names_a_place(arguments, "file", "secret", "usage", "print"):
+    has_place = names_a_place(arguments, "file", "secret", "usage", "print")
+    if has_place or (arguments.at_server is _create and is_installed() and not is_at_a_server(arguments)):
         return run_server_program("keys", "keys --file")
     with server_api(arguments, _ELSEWHERE) as server:
         arguments.at_server(arguments, server)
@@ -111,8 +111,9 @@ def _ids_of(server: Api, user: str, tenant: str | None) -> list[str]:
     keys = [each for each in finish(server.pages("/keys", "keys")) if each["user"] == user]
     if ids := [each["key_id"] for each in keys if each["tenant"] == tenant]:
         return ids
-    others = ", ".join(sorted({each["tenant"] or "the default one" for each in keys}))
-    step = f"A user of that name is in {others}: say so by --tenant." if others else "`sandpod keys list` shows them."
+    others = ", ".join(sorted({each["tenant"] or "the default tenant" for each in keys}))
+    there = f"There are some in {others}: --tenant says which tenant is meant, and without it the default one is."
+    step = there if others else "`sandpod keys list` shows the keys that there are."
     where = f"the tenant {tenant}" if tenant is not None else "the default tenant"
     raise NotFoundError("not_found", f"There is no key of the user {user} in {where}.", step)
 

@@ -2,13 +2,11 @@
 
 import argparse
 import re
-import sys
-from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from sandpod.api import Api
 from sandpod.cli.account.places import add_output, is_json, names_a_place, pages, server_api
-from sandpod.cli.output import print_json, print_table, printable
+from sandpod.cli.output import print_json, print_lines, print_table
 from sandpod.cli.server_program import run_server_program
 from sandpod.transport import finish
 
@@ -67,15 +65,11 @@ async def _print_csv(server: Api, query: dict[str, Any]) -> None:
     cursor: str | None = None
     is_first = True
     while True:
-        async with AsyncExitStack() as stack:
-            asked = {**query, "format": "csv", "cursor": cursor}
-            answer = await stack.enter_async_context(server.stream("GET", "/usage", query=asked))
+        asked = {**query, "format": "csv", "cursor": cursor}
+        async with server.stream("GET", "/usage", query=asked) as answer:
             text = b"".join([piece async for piece in answer.pieces()]).decode()
             found = _CURSOR.search(answer.response.headers.get("link", ""))
-        text = text if is_first else text.partition("\n")[2]
-        if sys.stdout.isatty():
-            text = "\n".join(map(printable, text.split("\n")))
-        sys.stdout.write(text)
+        print_lines(text if is_first else text.partition("\n")[2])
         cursor, is_first = found[1] if found else None, False
         if cursor is None:
             return
