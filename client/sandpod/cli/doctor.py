@@ -11,6 +11,7 @@ from sandpod.cli.arguments import api
 from sandpod.cli.output import print_json, print_table
 from sandpod.errors import SandpodError
 from sandpod.local_server import is_installed
+from sandpod.running_server import is_loopback
 from sandpod.transport import finish
 
 if TYPE_CHECKING:
@@ -48,6 +49,16 @@ def command(arguments: argparse.Namespace) -> int:
     return 1 if any(is_right is False for _, is_right, _ in findings) else 0
 
 
+def _key(server: Api) -> Finding:
+    """Return what a call that was taken says of keys."""
+    if "Authorization" in server.headers:
+        return "key", True, "It is taken."
+    if is_loopback(server.url):
+        return "key", True, "None is needed."
+    whose = "whoever reaches this server is the same user of it, with all sandboxes and files, and an administrator"
+    return "key", None, f"None is needed: {whose}."
+
+
 def _server(server: Api) -> list[Finding]:
     """Ask a server for its description, and for something that needs a key."""
     found: list[Finding] = []
@@ -55,7 +66,7 @@ def _server(server: Api) -> list[Finding]:
         about = finish(server.call("GET", "/openapi.json"))
         found.append(("server", True, f"{server.url}, version {about['info']['version']}"))
         finish(server.call("GET", "/sandboxes", query={"limit": 1}))
-        found.append(("key", True, "It is taken." if "Authorization" in server.headers else "None is needed."))
+        found.append(_key(server))
     except SandpodError as error:
         found.append(("key" if found else "server", False, str(error)))
     finally:
