@@ -23,6 +23,11 @@ _MAX_BYTES: Final = 4096
 _LOOPBACK: Final = {"127.0.0.1", "::1", "localhost"}
 
 
+def is_loopback(url: str) -> bool:
+    """Return whether an address is of this machine alone."""
+    return urlsplit(url).hostname in _LOOPBACK
+
+
 def folder() -> Path:
     """Return where servers say that they run."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "sandpod/servers"
@@ -65,7 +70,7 @@ def _address(text: bytes) -> str | None:
     try:
         found = json.loads(text)
         url, host = str(found["url"]), found["host"]
-        return url if host == socket.gethostname() and urlsplit(url).hostname in _LOOPBACK else None
+        return url if host == socket.gethostname() and is_loopback(url) else None
     except (ValueError, KeyError, TypeError):
         return None
 

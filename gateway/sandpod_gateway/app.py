@@ -261,11 +261,12 @@ class Gateway:
             version=self._version,
             ending=self.ending,
         )
-        # With keys, others reach this port: metrics are for the operators of the server.
-        registry = self.metrics.registry if not self._has_callers and settings.metrics_port is None else None
+        # Where others reach this port, metrics are for the operators of the server.
+        is_own = not self._has_callers and not settings.auth.allow_anonymous
+        registry = self.metrics.registry if is_own and settings.metrics_port is None else None
         app = Starlette(
             routes=[
-                *health_routes(self._backend.check, registry, hosts=None if self._has_callers else hosts),
+                *health_routes(self._backend.check, registry, hosts=hosts if is_own else None),
                 *self._file_routes.routes(),
                 *sign_in,
                 *faces.routes(sign_in),

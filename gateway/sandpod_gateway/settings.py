@@ -44,7 +44,10 @@ class AuthSettings(StrictModel):
     """Who may call."""
 
     keys_file: Path | None = None
-    """File of hashed API keys; read again when it changes. Needed unless host is loopback."""
+    """File of hashed API keys; read again when it changes. Needed unless host is loopback, or see allow_anonymous."""
+    allow_anonymous: bool = False
+    """Whether a server without keys and sign-in may listen on more than loopback, for one that stands behind something
+    that authenticates. Whoever reaches it is the same user, with all sandboxes and files, and an administrator."""
     oidc: OidcSettings | None = None
     """OpenID Connect provider where users sign in; API keys work beside it. Needs links.public_url."""
     change_keys: bool = False
@@ -243,7 +246,10 @@ class Settings(StrictModel, BaseSettings):
             loopback = self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             loopback = False
-        if not self.has_keys and not loopback:
+        if self.auth.allow_anonymous and self.has_keys:
+            message, step = "auth.allow_anonymous is for a server without keys and sign-in.", "Leave one of them out."
+            raise StartError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
+        if not (self.has_keys or loopback or self.auth.allow_anonymous):
             message = f"Without API keys the server listens on loopback only, not on {self.host}."
             step = "Make one: sandpod keys create --user NAME --file keys.yaml; then set --auth.keys-file."
             raise StartError(ErrorCode.UNAUTHORIZED, message, next_step=step)

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,11 +58,10 @@ async def frames(backend: Backend, count: int) -> AsyncIterator[Row]:
     yield Row("frame", samples)
 
 
-async def team(folder: Path) -> tuple[str, tuple[str, ...]]:
-    """Return a key, and the flags of a gateway that does all that a team's endpoint does."""
+async def team(folder: Path, own: Mapping[str, object]) -> tuple[str, tuple[str, ...]]:
+    """Return a key, and the flags of a gateway that does all that a team's endpoint does; `own` are its backend's."""
     keys = folder / "keys.yaml"
     made = json.loads(await sandpod("keys", "create", "--user", "bench", "--file", str(keys), "--output", "json"))
-    (folder / "secret").write_text("another-value-that-is-masked", encoding="utf-8")
     quota = json.dumps({"calls_per_minute": 1_000_000, "cpu_seconds_per_day": 1_000_000, "concurrent_runs": 100})
     settings = {
         "auth.keys-file": keys,
@@ -72,7 +71,7 @@ async def team(folder: Path) -> tuple[str, tuple[str, ...]]:
         "usage.directory": folder / "usage",
         "audit.sink": "file",
         "audit.path": folder / "audit.jsonl",
-        "local.secrets": json.dumps([{"name": "SERVICE_TOKEN", "file": str(folder / "secret")}]),
+        **own,
     }
     return made["key"], tuple(part for name, value in settings.items() for part in (f"--{name}", str(value)))
 
@@ -92,7 +91,9 @@ async def local(options: argparse.Namespace) -> AsyncIterator[Row]:
             return await until("two warm sandboxes", look, within=START_SECONDS)
 
         folder = Path(stack.enter_context(TemporaryDirectory()))
-        key, flags = await team(folder)
+        (folder / "secret").write_text("another-value-that-is-masked", encoding="utf-8")
+        secrets = json.dumps([{"name": "SERVICE_TOKEN", "file": str(folder / "secret")}])
+        key, flags = await team(folder, {"local.secrets": secrets})
         address, _ = await stack.enter_async_context(serving("--backend", "local", "--local.warm", "0", *flags))
         other = await stack.enter_async_context(Caller(address, key).connect())
         parts = [
@@ -108,6 +109,25 @@ async def local(options: argparse.Namespace) -> AsyncIterator[Row]:
         for part in parts:
             async for row in part:
                 yield row
+
+
+async def two_gateways(there: Cluster, count: int) -> AsyncIterator[Row]:
+    """What a team's endpoint adds, over pods: two gateways of this checkout, one with all of it and one without."""
+    owner = "bench-usage"  # the ConfigMaps of usage go with it
+    backend = ("--backend", "kubernetes", "--kubernetes.namespace", there.sandboxes)
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": owner}}
+        await there.kubectl("apply", "-n", there.namespace, "-f", "-", stdin=json.dumps(made))
+        stack.push_async_callback(there.kubectl, "delete", "configmap", owner, "-n", there.namespace)
+        place = f"{there.namespace}/{owner}"
+        key, flags = await team(folder, {"kubernetes.usage": place, "kubernetes.usage-owner": owner})
+        url, _ = await stack.enter_async_context(serving(*backend))
+        address, _ = await stack.enter_async_context(serving(*backend, "--kubernetes.secrets", *flags))
+        plain = await stack.enter_async_context(Caller(url, None).connect())
+        other = await stack.enter_async_context(Caller(address, key).connect())
+        async for row in measures.difference(plain, other, count):
+            yield row
 
 
 async def cluster(options: argparse.Namespace, beside: Beside) -> AsyncIterator[Row]:
@@ -129,6 +149,7 @@ async def cluster(options: argparse.Namespace, beside: Beside) -> AsyncIterator[
             console(options.pages, options.consoles),
             measures.cold(session, options.cold, "bare"),
             frames(create_backend("kubernetes", kubernetes=settings), options.calls),
+            two_gateways(there, options.calls),
         ]
         if await there.kubectl("get", "runtimeclass", "gvisor", "--ignore-not-found"):
             await there.kubectl("apply", "-n", there.sandboxes, "-f", "-", stdin=await gvisor_template(there))

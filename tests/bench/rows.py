@@ -53,6 +53,7 @@ BUDGETS: Final = {
     "eight": Budget(what="8 sleeping runs at once, against one", unit="x", limit="2", peer=""),
     "shell": Budget(what="run_shell_command true, in use", unit="ms", limit=None, peer=""),
     "fresh": Budget(what="fresh sandbox to first output", unit="ms", limit="60 / 200", peer="agent-sandbox 329"),
+    "secret": Budget(what="the same of one with a secret", unit="ms", limit="60 / 200", peer="as without"),
     "byte": Budget(what="program's write to its arrival", unit="ms", limit="15", peer="the stream alone 1"),
     "cold": Budget(what="sandbox without a pool, image present", unit="ms", limit="2500", peer="a bare pod 2000"),
     "packages": Budget(what="pandas from the cache into a sandbox", unit="ms", limit="3000", peer=""),

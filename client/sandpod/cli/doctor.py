@@ -14,6 +14,7 @@ from sandpod.cli.arguments import api, is_at_a_server
 from sandpod.cli.output import print_json, print_table
 from sandpod.errors import SandpodError
 from sandpod.local_server import is_installed
+from sandpod.running_server import is_loopback
 from sandpod.transport import finish
 
 if TYPE_CHECKING:
@@ -66,6 +67,16 @@ def command(arguments: argparse.Namespace) -> int:
     return 1 if any(is_right is False for _, is_right, _ in findings) else 0
 
 
+def _key(server: Api) -> Finding:
+    """Return what a call that was taken says of keys."""
+    if "Authorization" in server.headers:
+        return "key", True, "It is taken."
+    if is_loopback(server.url):
+        return "key", True, "None is needed."
+    whose = "whoever reaches this server is the same user of it, with all sandboxes and files, and an administrator"
+    return "key", None, f"None is needed: {whose}."
+
+
 def _server(server: Api) -> list[Finding]:
     """Ask a server for its description, for something that needs a key, and what it isolates with."""
     found: list[Finding] = []
@@ -73,7 +84,7 @@ def _server(server: Api) -> list[Finding]:
         about = finish(server.call("GET", "/openapi.json"))
         found.append(("server", True, f"{server.url}, version {about['info']['version']}"))
         sandboxes = finish(server.pages("/sandboxes", "sandboxes"))
-        found.append(("key", True, "It is taken." if "Authorization" in server.headers else "None is needed."))
+        found.append(_key(server))
     except SandpodError as error:
         return [*found, ("key" if found else "server", False, str(error))]
     ready = [each["sandbox"] for each in sandboxes if each["status"] == "Ready"]

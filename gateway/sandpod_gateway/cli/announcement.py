@@ -32,7 +32,8 @@ def folder() -> Path:
 @contextmanager
 def announced(settings: Settings) -> Iterator[None]:
     """Say where the server is until the end of the block, if every program of this machine may use it as it is."""
-    if settings.backend != "local" or settings.has_keys or settings.tls.cert is not None:
+    is_open = settings.backend == "local" and not settings.has_keys and not settings.auth.allow_anonymous
+    if not is_open or settings.tls.cert is not None:
         yield
         return
     with contextlib.ExitStack() as stack:

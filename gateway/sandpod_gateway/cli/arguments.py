@@ -3,12 +3,18 @@
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import StartError
+
+ANONYMOUS: Final = (
+    "whoever reaches this server is the same user of it, with all sandboxes and files, and an administrator; only what "
+    "stands in front of it keeps others out"
+)
+"""What a server without keys that listens on more than loopback means."""
 
 
 def wrong(message: str, step: str) -> StartError:

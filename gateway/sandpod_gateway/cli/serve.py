@@ -22,6 +22,7 @@ from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth.verifier import RESOURCE_PATH
 from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.cli.announcement import announced
+from sandpod_gateway.cli.arguments import ANONYMOUS
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.http import connections
 from sandpod_gateway.http.certificates import POLL_SECONDS, Certificate
@@ -30,6 +31,8 @@ from sandpod_gateway.packages.process import shield_memory
 from sandpod_gateway.periodic import every
 from sandpod_gateway.settings import Settings, TraceSettings
 from sandpod_telemetry import log_context, tracing
+
+logger = logging.getLogger(__name__)
 
 METRICS_CONNECTIONS: Final = 64  # a few Prometheus servers
 KEEP_ALIVE_SECONDS: Final = 75  # longer than proxies keep an idle connection, so that they close it first
@@ -97,6 +100,8 @@ async def _serve_http(gateway: Gateway, settings: Settings) -> None:
         listener = stack.enter_context(_listen(settings.host, settings.port, flag="--port"))
         port = settings.metrics_port
         metrics = None if port is None else stack.enter_context(_listen(settings.host, port, flag="--metrics-port"))
+        if settings.auth.allow_anonymous:
+            logger.warning("auth.allow_anonymous is set: %s", ANONYMOUS)
         await stack.enter_async_context(gateway.running())
         if metrics is not None:
             app = gateway.metrics_app()
@@ -213,7 +218,8 @@ def _banner(settings: Settings) -> str:
         lines.append(f"  In a browser: {settings.url.removesuffix(RESOURCE_PATH)}/\n")
     if not settings.has_keys:
         lines.append(f"  Try it: {_program('fastmcp')} call {settings.url} run_python_code code='print(\"hello\")'\n")
-        lines.append("  No key is needed: every program on this machine can connect, and nothing else.\n")
+        who = "every program on this machine can connect, and nothing else"
+        lines.append(f"  No key is needed: {ANONYMOUS if settings.auth.allow_anonymous else who}.\n")
     else:
         oidc = settings.auth.oidc
         users = f"  Callers sign in at {oidc.issuer}, or send" if oidc is not None else "  Callers need"

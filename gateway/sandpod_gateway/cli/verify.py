@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.cli.arguments import kubernetes_client
+from sandpod_gateway.cli.arguments import ANONYMOUS, kubernetes_client
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.verify.model import KINDS, Evidence
 from sandpod_gateway.verify.report import html, machine, text
@@ -66,8 +66,10 @@ def _local(arguments: argparse.Namespace) -> tuple[str, Coroutine[Any, Any, Evid
     from sandpod_gateway.settings import load  # noqa: PLC0415 - takes a second to import
     from sandpod_gateway.verify import local  # noqa: PLC0415 - as above
 
-    settings = load([], config=arguments.config, program="sandpod verify").local
-    return "local sandboxes of this machine", local.collect(settings)
+    settings = load([], config=arguments.config, program="sandpod verify")
+    if settings.auth.allow_anonymous:
+        sys.stderr.write(f"sandpod: auth.allow_anonymous is set: {ANONYMOUS}.\n")
+    return "local sandboxes of this machine", local.collect(settings.local)
 
 
 def _cluster(arguments: argparse.Namespace) -> tuple[str, Coroutine[Any, Any, Evidence]]:

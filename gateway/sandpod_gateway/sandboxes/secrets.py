@@ -76,6 +76,7 @@ class Secrets:
     def __init__(self, source: SecretSource) -> None:
         self._source = source
         self._places: LRUCache[_Key, _Place] = LRUCache(MAX_PLACES)
+        self._given: LRUCache[tuple[str, datetime], tuple[Secret, ...]] = LRUCache(MAX_SANDBOXES)  # until they are used
         self._sets: LRUCache[tuple[str, datetime], SecretSet] = LRUCache(MAX_SANDBOXES)  # a later one may have the name
 
     async def of(self, record: SandboxRecord) -> SecretSet:
@@ -101,8 +102,13 @@ class Secrets:
             maskers.append(found.masker)
         return found
 
+    def claimed(self, record: SandboxRecord, given: tuple[Secret, ...]) -> None:
+        """Learn what a sandbox was claimed with just now, which then need not be read."""
+        if record.has_secrets:
+            self._given[record.name, record.created] = tuple(each for each in given if each.reference is None)
+
     async def confirm(self, record: SandboxRecord, given: tuple[Secret, ...]) -> None:
-        """Raise invalid_argument if a sandbox was claimed before, and with other secrets than those given now."""
+        """Raise invalid_argument if an earlier claim of a sandbox came with other secrets than those given now."""
         if not given:
             return
         kept = (*await self._of_session(record), *await self._of_claim(record))
@@ -112,7 +118,10 @@ class Secrets:
             raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
 
     async def _of_session(self, record: SandboxRecord) -> tuple[Secret, ...]:
-        return await self._source.of_session(record.name) if record.has_secrets else ()
+        if not record.has_secrets:
+            return ()
+        given = self._given.pop((record.name, record.created), None)
+        return await self._source.of_session(record.name) if given is None else given
 
     async def _of_claim(self, record: SandboxRecord) -> tuple[Secret, ...]:
         if not record.refers_to_secrets:

@@ -99,7 +99,10 @@ class Sandboxes:
             message = f"Your sandbox of that name has template {record.template}, which your key may not use."
             step = "Call create_sandbox with another name, and use its handle."
             raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
-        await self.secrets.confirm(record, request.secrets)
+        if record.fresh:
+            self.secrets.claimed(record, request.secrets)
+        else:
+            await self.secrets.confirm(record, request.secrets)
         note(sandbox=record.name, template=record.template)
         return record
 

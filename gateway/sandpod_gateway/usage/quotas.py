@@ -55,7 +55,7 @@ def too_many_runs(level: int, limit: int) -> SandpodError:
 
 
 def too_many_sandboxes(level: int, limit: int) -> SandpodError:
-    """Return the refusal of a new sandbox."""
+    """Return the refusal of a new sandbox; when there is room is up to the callers, so it has no time to wait for."""
     message = f"{_HAS[level]} {limit} live sandboxes, the most that are allowed."
     step = "Close one that is not needed: list_sandboxes shows yours. An unused one ends by itself."
     return SandpodError(ErrorCode.QUOTA_EXCEEDED, message, next_step=step)

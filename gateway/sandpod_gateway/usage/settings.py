@@ -30,8 +30,8 @@ class Quota(StrictModel):
     cpu_seconds_per_day: Limit = None
     """Processor time of runs; a run counts when it ends, and what has begun goes on."""
     bytes_per_day: Limit = None
-    """Code, input and output of runs, files in both directions, and packages that are installed. A run counts when it
-    ends, and what has begun goes on; the rest counts as it is moved."""
+    """Code, input and output of runs, files in both directions, and packages that are installed. What a run
+    moves counts within 15 seconds, and what has begun goes on; the rest counts as it is moved."""
     upload_bytes_per_day: Limit = None
     """Files that are put into sandboxes."""
 

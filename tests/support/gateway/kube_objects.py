@@ -8,6 +8,7 @@ from typing import Any
 from sandpod_api import names
 from sandpod_api.types import Sandbox
 from sandpod_kube.errors import NotFoundError, RefusedError
+from sandpod_kube.resources import SECRETS
 
 Json = dict[str, Any]
 
@@ -73,6 +74,7 @@ class MemoryApi:
 
     def __init__(self) -> None:
         self.objects: dict[str, Json] = {}
+        self.secrets: dict[str, Json] = {}
         self.requests: list[str] = []
         self.patches = 0  # that were tried
         self.templates: dict[str, Json] = {"default": {"spec": {"image": "x"}}}
@@ -105,6 +107,10 @@ class MemoryApi:
         return {"items": copy.deepcopy(items), "metadata": {}}
 
     async def create(self, plural: str, made: Json) -> Json:
+        if plural == SECRETS.plural:
+            await self._asked("secret")
+            self.secrets[made["metadata"]["name"]] = made
+            return made
         assert plural == names.SANDBOXES
         fresh = copy.deepcopy(made)
         fresh["metadata"]["uid"] = f"uid-{fresh['metadata']['name']}"

@@ -44,7 +44,8 @@ def test_servers_with_keys_or_in_a_cluster_or_with_no_place_for_a_file_say_nothi
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keyed = Settings(backend="local", auth=AuthSettings(keys_file=Path("/keys.yaml")))
-    for settings in (keyed, Settings(backend="kubernetes")):
+    anonymous = Settings(backend="local", auth=AuthSettings(allow_anonymous=True))
+    for settings in (keyed, anonymous, Settings(backend="kubernetes")):
         with announced(settings):
             assert not folder.exists()
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null/none")

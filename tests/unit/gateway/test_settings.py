@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from sandpod_gateway.errors import StartError
-from sandpod_gateway.settings import Settings, load
+from sandpod_gateway.settings import AuthSettings, Settings, load
 
 
 def settings(*flags: str, config: Path | None = None) -> Settings:
@@ -92,3 +92,13 @@ def test_without_keys_it_listens_on_loopback_only(host: str) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.9.9.9"])
 def test_loopback_needs_no_keys(host: str) -> None:
     Settings(host=host).require_keys_or_loopback()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1"])
+def test_server_without_keys_listens_elsewhere_by_explicit_choice_alone(host: str) -> None:
+    chosen = settings("--host", host, "--auth.allow-anonymous")
+    chosen.require_keys_or_loopback()
+    assert not Settings().auth.allow_anonymous
+    both = chosen.model_copy(update={"auth": AuthSettings(allow_anonymous=True, keys_file=Path("keys.yaml"))})
+    with pytest.raises(StartError, match="allow_anonymous is for a server without keys"):
+        both.require_keys_or_loopback()

@@ -100,6 +100,19 @@ async def test_health_of_a_server_with_keys_answers_whatever_the_host(keyed: tup
             assert answer.status_code == 200
 
 
+@pytest.mark.promise("urls-and-hosts")
+async def test_server_that_lets_anybody_in_by_choice_answers_for_its_hosts_alone_and_keeps_its_metrics() -> None:
+    settings = Settings(host="0.0.0.0", auth=AuthSettings(allow_anonymous=True), allowed_hosts=["sandpod.example"])
+    async with serving(settings, FakeBackend(), host="sandpod.example") as client:
+        called = await client.post("/mcp", json=CALL, headers=HEADERS)
+        rebound = await client.post("/mcp", json=CALL, headers={**HEADERS, "host": "evil.example"})
+        foreign = await client.post("/mcp", json=CALL, headers={**HEADERS, "origin": "https://evil.example"})
+        probed = await client.get("/healthz", headers={"host": "10.244.0.5:8000"})
+        metrics = await client.get("/metrics")
+    answers = (called, rebound, foreign, probed, metrics)
+    assert [each.status_code for each in answers] == [200, 421, 403, 200, 404]
+
+
 async def test_metrics_of_a_server_with_keys_are_on_a_port_of_their_own(keyed: tuple[Settings, str]) -> None:
     gateway = Gateway(keyed[0], FakeBackend())
     with serve._listen("127.0.0.1", 0, flag="--metrics-port") as listener:

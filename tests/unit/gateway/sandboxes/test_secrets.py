@@ -155,6 +155,20 @@ async def test_what_a_claim_refers_to_is_between_the_templates_and_the_sessions_
             await secrets.confirm(record, (other,))
 
 
+async def test_what_a_sandbox_was_claimed_with_here_is_not_read_and_used_for_that_sandbox_alone(
+    secrets: Secrets, source: Source
+) -> None:
+    given = (Secret(name="B", value="given-value-1"), Secret(name="C", reference=PLACE))
+    secrets.claimed(RECORD, given)
+    secrets.claimed(replace(RECORD, name="sbx-2", has_secrets=False), given)
+    for _ in range(2):
+        assert (await secrets.of(RECORD)).env("", "python") == {"B": "given-value-1", "T": "template-value"}
+    later = replace(RECORD, created=datetime(2026, 1, 2, tzinfo=UTC))
+    assert (await secrets.of(later)).env("", "python") == {"A": "session-value-1", "T": "template-value"}
+    assert source.asked == ["default", "sbx-1"]
+    assert not secrets._given
+
+
 async def test_values_that_can_not_be_read_stop_the_call(secrets: Secrets, source: Source) -> None:
     source.error = SandpodError(ErrorCode.BACKEND_UNAVAILABLE, "It is down.", next_step="Wait.")
     with pytest.raises(SandpodError, match="It is down"):

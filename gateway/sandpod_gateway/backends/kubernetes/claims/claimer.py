@@ -110,19 +110,38 @@ class Claimer(Waker):
             warm = await self._take_warm(wanted) if wanted.workspace is None else None
             tracing.note({attributes.CLAIM_ORIGIN: "cold" if warm is None else "warm"})
             mine = warm or await self._make(wanted)
-        name = mine.metadata.name
+        # Not beside the claim's own write: should that lose its race, the values would stay beneath another's sandbox,
+        # since gateways may delete no Secret. All else that a claim waits for takes its time beside this.
+        keeping = self.background.start(self._keep_secrets(mine, wanted.secrets)) if wanted.secrets else None
         try:
             other = await self._other_claim(mine, wanted.claim)
             if other is None:
-                if wanted.secrets:
-                    await self.cluster.create(SECRETS.plural, build_secret(mine, wanted.secrets))
-                # The answer to our own write is newer than anything that the watch has reported.
-                return mine if status_of(mine) == "Ready" else await self.wait(name), True
+                return await self._ready(mine, keeping), True
         except BaseException:
-            await asyncio.shield(self.background.start(self.release(name)))
+            await asyncio.shield(self.background.start(self._give_up(mine, keeping)))
             raise
-        self.background.start(self.release(name))
+        self.background.start(self._give_up(mine, keeping))
         return await self.wait(other), False
+
+    async def _keep_secrets(self, sandbox: Sandbox, content: bytes) -> None:
+        await self.cluster.create(SECRETS.plural, build_secret(sandbox, content))
+
+    async def _ready(self, mine: Sandbox, keeping: asyncio.Task[None] | None) -> Sandbox:
+        """Return the claimed sandbox once it is Ready and its secrets are there; fails as soon as either does."""
+        # The answer to our own write is newer than anything that the watch has reported.
+        waiting = None if status_of(mine) == "Ready" else asyncio.ensure_future(self.wait(mine.metadata.name))
+        try:
+            await asyncio.gather(*(asyncio.shield(each) for each in (waiting, keeping) if each is not None))
+        finally:
+            if waiting is not None:
+                waiting.cancel()
+        return mine if waiting is None else waiting.result()
+
+    async def _give_up(self, mine: Sandbox, keeping: asyncio.Task[None] | None) -> None:
+        """Delete a sandbox whose claim has failed, after its Secret was written, which goes with it."""
+        if keeping is not None:
+            await asyncio.wait({keeping})
+        await self.release(mine.metadata.name)
 
     async def _other_claim(self, mine: Sandbox, claim: Claim) -> str | None:
         """Return the name of the sandbox to use instead of `mine`; None where `mine` is the session's one."""

@@ -2,78 +2,18 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from datetime import datetime, tzinfo
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from sandpod_api.conditions import Reason
-from sandpod_api.types import Sandbox
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
-from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.claims import claimer, readiness
-from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
-from sandpod_gateway.backends.kubernetes.claims.readiness import Background
-from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError
 from sandpod_kube.errors import UnreachableError
-from support.gateway.kube_objects import READY, MemoryApi, NoStreams, body, held_by, not_ready
-
-if TYPE_CHECKING:
-    from sandpod_gateway.backends.kubernetes.cluster import Cluster
-    from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
-
-LIMIT = 60.0
-
-
-class Place:
-    """A claimer over an API in memory. The store knows what the test shows it."""
-
-    def __init__(self) -> None:
-        self.api = MemoryApi()
-        self.store = SandboxStore()
-        self.background = Background()
-        self.touched: list[str] = []
-
-    def claimer(self, **settings: Any) -> Claimer:
-        return Claimer(
-            cast("Cluster", self.api),
-            self.store,
-            KubernetesSettings(**settings),
-            streams=cast("WarmStreams", NoStreams()),
-            background=self.background,
-            touch=self.touch,
-        )
-
-    async def touch(self, name: str) -> None:
-        self.touched.append(name)
-
-    def warm(self, name: str) -> None:
-        self.see(self.api.put(body(name)))
-
-    def watch_catches_up(self) -> None:
-        """Let the watch report all that is there and all that was written."""
-        for known in self.api.objects.values():
-            self.see(known)
-        self.store.reached(max(known["metadata"]["resourceVersion"] for known in self.api.objects.values()))
-
-    def see(self, told: dict[str, Any]) -> None:
-        self.store.take(told)
-
-    async def claim(self, session: str = "", *, ask: bool | None = None, **settings: Any) -> Sandbox:
-        """Claim as alice, who may ask for a cold start or rule it out."""
-        request = ClaimRequest(owner="alice", session=session, cold_start=ask)
-        claiming = self.claimer(**settings).claim(request)
-        return (await asyncio.wait_for(claiming, LIMIT))[0]
-
-    async def starting(self) -> str:
-        """Return the name of the sandbox that a claim has made, once there is one that it waits for."""
-        async with asyncio.timeout(LIMIT):
-            while not self.store.owned("alice"):  # noqa: ASYNC110 # the store tells of changes to those who look at it
-                await asyncio.sleep(0)
-        name = self.store.owned("alice")[0].metadata.name
-        self.see(self.api.objects[name])  # a watch tells of everything in order, so of the creation first
-        return name
+from support.gateway.claiming import LIMIT, Place
+from support.gateway.kube_objects import READY, body, held_by, not_ready
 
 
 @pytest.fixture
