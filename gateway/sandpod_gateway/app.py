@@ -263,10 +263,11 @@ class Gateway:
         )
         # With keys, others reach this port: metrics are for the operators of the server.
         registry = self.metrics.registry if not self._has_callers and settings.metrics_port is None else None
+        guarded = None if self._has_callers else hosts
         app = Starlette(
             routes=[
-                *health_routes(self._backend.check, registry, hosts=None if self._has_callers else hosts),
-                *self._file_routes.routes(),
+                *health_routes(self._backend.check, registry, hosts=guarded),
+                *self._file_routes.routes(hosts=guarded),
                 *sign_in,
                 *faces.routes(sign_in),
                 Mount("/", transports),

@@ -71,7 +71,12 @@ async def test_what_may_not_be_read_is_refused_by_name_and_all_can_be_deleted(al
     await alone.call("make_directory", path="sub")
     renamed = await alone.call("move_file", source="ro", destination="ro2")
     assert renamed["destination"] == "ro2", "in the same folder, as a shell would"
-    for source, destination in (("ro2", "sub/ro"), ("no", "sub/no"), ("ro2/a/f", "f"), ("secret.txt", "ro2/secret.txt")):
+    for source, destination in (
+        ("ro2", "sub/ro"),
+        ("no", "sub/no"),
+        ("ro2/a/f", "f"),
+        ("secret.txt", "ro2/secret.txt"),
+    ):
         refused = await alone.call("move_file", source=source, destination=destination)
         assert (refused["error"], "permissions" in refused["next"]) == ("forbidden", True), refused
     for path in ("ro2", "no", "sub"):

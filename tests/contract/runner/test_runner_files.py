@@ -362,13 +362,16 @@ async def test_files_runs_and_the_watch_on_the_disk_work_when_no_more_threads_ca
         result = await client.run("for i in range(1000): open(f'f{i}', 'w')")
         assert (result.outcome, len(result.end["artifacts"])) == ("ok", 100)
         full = await client.run("n = 0\nwhile True:\n    n += 1\n    open(f'part-{n}', 'wb').write(bytes(1 << 20))")
-        assert (full.outcome, full.end["detail"].split(":")[0]) == ("error", "It wrote more than the workspace's 16 MiB")
+        assert (full.outcome, full.end["detail"].split(":")[0]) == (
+            "error",
+            "It wrote more than the workspace's 16 MiB",
+        )
         await client.close()
 
 
 async def test_run_in_which_the_runner_itself_fails_ends_and_the_next_one_works(tmp_path: Path) -> None:
     flag = tmp_path / "fails"
-    code = f"import os; from sandpod_runner.runs.run import Run; look = Run._look_at_memory"
+    code = "import os; from sandpod_runner.runs.run import Run; look = Run._look_at_memory"
     code += f"; Run._look_at_memory = lambda self: [][1] if os.path.exists('{flag}') else look(self)"
     with running(tmp_path, prelude=code) as runner:
         client = await runner.connect()
