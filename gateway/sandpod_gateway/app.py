@@ -264,10 +264,11 @@ class Gateway:
         # Where others reach this port, metrics are for the operators of the server.
         is_own = not self._has_callers and not settings.auth.allow_anonymous
         registry = self.metrics.registry if is_own and settings.metrics_port is None else None
+        guarded = hosts if is_own else None
         app = Starlette(
             routes=[
-                *health_routes(self._backend.check, registry, hosts=hosts if is_own else None),
-                *self._file_routes.routes(),
+                *health_routes(self._backend.check, registry, hosts=guarded),
+                *self._file_routes.routes(hosts=guarded),
                 *sign_in,
                 *faces.routes(sign_in),
                 Mount("/", transports),

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from kubernetes.utils.quantity import parse_quantity
 
+from sandpod_gateway.settings import load
 from support.chart.render import CHART, KUBERNETES, ROOT, helm, only, refusal, render, template
 
 VALUES = CHART / "values.yaml"
@@ -27,12 +28,17 @@ def test_lint_is_clean_with_every_warning_an_error() -> None:
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda path: path.stem)
-def test_example_values_are_taken(file: Path) -> None:
-    assert render(files=(file,))
+def test_example_values_are_taken_and_the_settings_in_them(file: Path, tmp_path: Path) -> None:
+    settings = tmp_path / "config.yaml"
+    made = only(render(files=(file,)), "ConfigMap", "sandpod-gateway-config")
+    settings.write_text(made["data"]["config.yaml"], encoding="utf-8")
+    given = (yaml.safe_load(file.read_text(encoding="utf-8")).get("gateway") or {}).get("config") or {}
+    assert load([], config=settings, program="sandpod serve").model_fields_set >= given.keys()
 
 
 def test_there_are_example_values() -> None:
     named = {"ingress", "gateway-api", "tls", "production", "autoscaling", "openshift", "small", "medium", "large"}
+    named |= {"tenants", "tenants-on-first-use", "quotas", "audit-file", "oidc", "sign-in-google", "sign-in-github"}
     assert {path.stem for path in EXAMPLES} >= named
 
 

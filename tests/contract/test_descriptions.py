@@ -5,8 +5,11 @@ import base64
 import pytest
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.settings import LimitSettings
 from support.background import read_until
 from support.gateway.served import Served
+
+OUTPUT = LimitSettings().output_chars
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs_userns]
 
@@ -182,6 +185,10 @@ async def test_files_are_listed_read_and_looked_at_as_described(served: Served) 
     part = await served.call("read_file", path="f/text.txt", offset=3, limit=2)
     assert (part["content"], part["truncated"]) == ("ll", True)
     await served.call("write_file", path="f/long.txt", text="x" * 200_000)
+    first = await served.call("read_file", path="f/long.txt")
+    assert (first["bytes"], len(first["content"]), first["truncated"]) == (OUTPUT, OUTPUT, True)
+    rest = await served.call("read_file", path="f/long.txt", offset=OUTPUT)
+    assert (rest["offset"], rest["bytes"], rest["size"]) == (OUTPUT, OUTPUT, 200_000)
     most = await served.call("read_file", path="f/long.txt", limit=200_000)
     assert (most["bytes"], most["truncated"]) == (131072, True)
     assert (await served.call("stat_file", path="f/link"))["kind"] == "symlink"

@@ -223,6 +223,15 @@ async def test_an_unknown_processor_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     assert "riscv64" in (await refused(LocalSettings())).message
 
 
+@pytest.mark.parametrize("system", ["Darwin", "Windows"])
+async def test_another_system_is_told_what_it_can_do(monkeypatch: pytest.MonkeyPatch, system: str) -> None:
+    monkeypatch.setattr("platform.system", lambda: system)
+    error = await refused(LocalSettings())
+    assert error.message == "Only Linux can isolate local sandboxes."
+    for way in ("Windows", "WSL 2", "macOS", "virtual machine", "Docker", "--unsafe-no-isolation"):
+        assert way in error.next_step
+
+
 async def test_a_python_that_does_not_run_is_said() -> None:
     error = await refused(LocalSettings(python="/no/such/python"))
     assert "/no/such/python" in error.message

@@ -68,9 +68,43 @@ async def test_what_may_not_be_read_is_refused_by_name_and_all_can_be_deleted(al
     archive = await alone.http.get((await alone.call("fetch_workspace"))["url"])
     with tarfile.open(fileobj=io.BytesIO(archive.content)) as tar:
         assert {"ro/a/f", "no"} <= set(tar.getnames())
-    for path in ("ro", "no"):
+    await alone.call("make_directory", path="sub")
+    renamed = await alone.call("move_file", source="ro", destination="ro2")
+    assert renamed["destination"] == "ro2", "in the same folder, as a shell would"
+    for source, destination in (
+        ("ro2", "sub/ro"),
+        ("no", "sub/no"),
+        ("ro2/a/f", "f"),
+        ("secret.txt", "ro2/secret.txt"),
+    ):
+        refused = await alone.call("move_file", source=source, destination=destination)
+        assert (refused["error"], "permissions" in refused["next"]) == ("forbidden", True), refused
+    for path in ("ro2", "no", "sub"):
         assert "error" not in await alone.call("delete_file", path=path, recursive=True)
     assert [entry["path"] for entry in (await alone.call("list_files"))["entries"]] == ["secret.txt"]
+
+
+async def test_nothing_is_left_of_sandboxes_that_were_closed_or_have_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    async with serving(*LOCAL, "--local.idle-timeout", "1") as (url, pid), Client(url) as client:
+
+        async def call(tool: str, **arguments: Any) -> dict[str, Any]:
+            return (await client.call_tool(tool, arguments)).structured_content or {}
+
+        before, below = _all(tmp_path), descendants(pid)
+        closed = (await call("create_sandbox", lifetime={"idle_timeout": 600}))["sandbox"]
+        assert (await call("run_shell_command", command=LOCKED, sandbox=closed))["outcome"] == "ok"
+        expired = (await call("run_shell_command", command=LOCKED))["sandbox"]
+        assert closed != expired
+        await call("close_sandbox", sandbox=closed)
+
+        async def over() -> bool:
+            return (await call("get_sandbox", sandbox=expired))["status"] != "Ready" and descendants(pid) == below
+
+        await until("both have ended with their processes", over)
+        assert _all(tmp_path) == before
 
 
 async def test_a_server_that_was_killed_leaves_nothing_once_the_next_one_has_started(
@@ -103,6 +137,10 @@ async def _start_another() -> None:
 
 def _exists(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
+
+
+def _all(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
 
 
 def _names(folder: Path) -> list[Any]:

@@ -65,9 +65,12 @@ class FileRoutes:
     account: Callable[[bytes, str, str], Account]  # to charge, by the maker's key id, the owner and the sandbox
     _uploads: Counter[str] = field(default_factory=Counter, init=False)
 
-    def routes(self) -> list[Route]:
-        """Return them."""
+    def routes(self, *, hosts: list[str] | None = None) -> list[Route]:
+        """Return them. Requests may be for those hosts, in addition to loopback, or for any."""
         audited = [Middleware(LinkAudit, log=self.audit)] if self.audit.on else []
+        if hosts is not None:
+            # From any page: the link is the right.
+            audited.insert(0, Middleware(HostOriginGuardMiddleware, hosts, ["*"], "strict"))
         files = Route("/files/{sandbox}/{path:path}", self._answer, methods=["GET", "HEAD", "PUT"], middleware=audited)
         archives = [f"/archives/{{sandbox}}.{form}" for form in _ARCHIVES]
         return [

@@ -349,17 +349,41 @@ async def test_folders_that_are_closed_to_their_own_user_can_be_deleted(client: 
         assert await client.refused("stat", path=path) == "not_found"
 
 
-async def test_files_and_runs_work_when_no_more_threads_can_be_had(tmp_path: Path) -> None:
+async def test_files_runs_and_the_watch_on_the_disk_work_when_no_more_threads_can_be_had(tmp_path: Path) -> None:
     flag = tmp_path / "no more"
     start = f"[][1] if os.path.exists('{flag}') else start(self)"
     code = f"import os, threading; start = threading.Thread.start; threading.Thread.start = lambda self: {start}"
-    with running(tmp_path, prelude=code) as runner:
+    code += "; from sandpod_runner.files import disk; disk.in_memory = lambda folder: False"
+    with running(tmp_path, prelude=code, SANDPOD_WORKSPACE_BYTES=str(16 * 2**20)) as runner:
         client = await runner.connect()
         flag.touch()
         for number in range(10):
             await client.file("write", b"x", path=f"{number}", last=True)
         result = await client.run("for i in range(1000): open(f'f{i}', 'w')")
         assert (result.outcome, len(result.end["artifacts"])) == ("ok", 100)
+        full = await client.run("n = 0\nwhile True:\n    n += 1\n    open(f'part-{n}', 'wb').write(bytes(1 << 20))")
+        assert (full.outcome, full.end["detail"].split(":")[0]) == (
+            "error",
+            "It wrote more than the workspace's 16 MiB",
+        )
+        await client.close()
+
+
+async def test_run_in_which_the_runner_itself_fails_ends_and_the_next_one_works(tmp_path: Path) -> None:
+    flag = tmp_path / "fails"
+    code = "import os; from sandpod_runner.runs.run import Run; look = Run._look_at_memory"
+    code += f"; Run._look_at_memory = lambda self: [][1] if os.path.exists('{flag}') else look(self)"
+    with running(tmp_path, prelude=code) as runner:
+        client = await runner.connect()
+        flag.touch()
+        for context in (None, "c"):
+            result = await client.run("print('said')", context=context)
+            detail = "The runner failed: this is a fault of its own."
+            assert (result.outcome, result.out, result.end["detail"]) == ("error", b"said\n", detail)
+        flag.unlink()
+        for context in (None, "c"):
+            result = await client.run("print('said')", context=context)
+            assert (result.outcome, result.out, result.end["detail"]) == ("ok", b"said\n", None)
         await client.close()
 
 

@@ -4,11 +4,12 @@ It looks while there are runs or contexts, whose threads go on between cells. Wh
 """
 
 import asyncio
+import logging
 import signal
 import time
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from sandpod_runner.files.disk import DiskWatch
 from sandpod_runner.ipc import process_tree
@@ -18,6 +19,9 @@ from sandpod_runner.runs.context import Context
 from sandpod_runner.runs.request import Stop
 from sandpod_runner.runs.run import Run, Toolbox, out_of_memory
 
+logger = logging.getLogger(__name__)
+
+_AFTER_FAILURE: Final = 1.0  # seconds until the next look
 Writer: TypeAlias = Run | Context
 _Look: TypeAlias = Callable[[], Awaitable[float]]  # returns in how many seconds to look again
 
@@ -47,7 +51,13 @@ class Guard:
     async def _keep_looking(self, look: _Look) -> None:
         """Look, and again after so many seconds, as long as there is anything that could grow."""
         while True:
-            await asyncio.sleep(await look())
+            try:
+                pause = await look()
+            except Exception:
+                # What programs do while they are looked at must not end this for good.
+                logger.exception("a look at what the sandbox uses failed")
+                pause = _AFTER_FAILURE
+            await asyncio.sleep(pause)
             if not self._runs and not self._contexts.pids():
                 del self._tasks[look]
                 return

@@ -275,7 +275,7 @@ def describe_end(how: Exit, stop: Stop | None, fault: str | None) -> dict[str, A
     else:
         exit_code = os.WEXITSTATUS(how.status)
     return {
-        "outcome": stop.outcome if stop else ("ok" if exit_code == 0 else "error"),
+        "outcome": stop.outcome if stop else ("ok" if exit_code == 0 and fault is None else "error"),
         "exit_code": exit_code,
         "signal": signal_name,
         "cpu_ms": round(how.cpu * 1000, 3),

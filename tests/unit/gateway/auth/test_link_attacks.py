@@ -136,6 +136,14 @@ async def test_links_of_the_server_itself_open_what_the_forged_ones_do_not(
         get = (await victim.call("create_link", path=PATH))["url"]
         put = (await victim.call("create_link", path=PATH, method="put"))["url"]
         archive = (await victim.call("fetch_workspace"))["url"]
+        # Without keys they are for this machine alone, whatever name or proxy leads here.
+        elsewhere = {"host": "sandpod.example.com"}
+        answers = [
+            await victim.http.get(get, headers=elsewhere),
+            await victim.http.get(archive, headers=elsewhere),
+            await victim.http.put(put, content=b"mine", headers=elsewhere),
+        ]
+        assert [answer.status_code for answer in answers] == ([200, 200, 201] if users else [421] * 3)
         assert (await victim.http.get(get)).text == "mine"
         assert (await victim.http.put(put, content=b"new")).status_code == 201
         assert (await victim.http.get(archive)).status_code == 200

@@ -1,5 +1,6 @@
 """How often the guard counts what a folder on a disk holds."""
 
+import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,3 +53,22 @@ async def test_folder_that_is_steady_is_looked_at_and_not_counted(
     monkeypatch.setattr(disk, "_free_bytes", lambda: 2**40 - 2**33)
     await guard._look_at_disk(disk)
     assert disk.counts == 2
+
+
+async def test_look_that_fails_is_followed_by_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandpod_runner.runs.guard._AFTER_FAILURE", 0.0)
+    disk = Counted(str(tmp_path), 2**32)
+    guard, looked = guard_of(disk), 0
+
+    async def look() -> float:
+        nonlocal looked
+        looked += 1
+        if looked < 3:
+            raise FileNotFoundError
+        guard._runs = []
+        return 0.0
+
+    guard._runs = [object()]  # type: ignore[list-item]
+    guard._tasks[look] = asyncio.create_task(guard._keep_looking(look))
+    await asyncio.wait_for(guard._tasks[look], 60)
+    assert looked == 3
