@@ -37,7 +37,7 @@ def objects(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Object
 def managed_namespaces(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Managed]:
     """Namespaces that one operator manages, each for one module: an operator for each module costs seconds."""
     assert cluster.namespace
-    parts = ("life", "same-first", "same-second", "webhooks", "guarded", "suspended", "ends")
+    parts = ("life", "same-first", "same-second", "webhooks", "guarded", "suspended", "many", "few", "ends")
     with managed(tmp_path_factory.mktemp("operator") / "log", *parts) as made:
         yield made
 

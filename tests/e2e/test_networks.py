@@ -1,5 +1,6 @@
 """What a sandbox may reach while it runs: its profile is changed from outside, and what it holds stays as it is."""
 
+import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator
@@ -12,7 +13,7 @@ from support.cluster.callers import Session
 from support.cluster.cluster import Cluster, until
 from support.cluster.scraping import scrape
 from support.gateway.served import gateway
-from support.operator.process import IMAGE, Objects
+from support.operator.process import IMAGE, Objects, namespace
 
 CONNECT = """
 import socket, sys
@@ -22,6 +23,22 @@ try:
     print("open")
 except OSError:
     print("shut")
+"""
+
+# Prints which of the addresses take a connection.
+REACHED = """
+import socket, sys
+from concurrent.futures import ThreadPoolExecutor
+
+def reach(address):
+    host, _, port = address.partition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=4).close()
+    except OSError:
+        return ""
+    return address
+
+print(*ThreadPoolExecutor(9).map(reach, sys.argv[1:]))
 """
 
 # What a program says of a connection whose packets are dropped: standard libraries, and the clients that are used most.
@@ -137,6 +154,54 @@ async def test_profile_of_a_live_sandbox_is_changed_and_its_state_stays(
     assert (await session.python("print(x + 1)", sandbox=sandbox, context="kept"))["stdout"] == "42\n"
     assert (await cluster.pod_of(sandbox))["metadata"]["uid"] == before["metadata"]["uid"]
     await session.close(sandbox)
+
+
+async def test_gateways_and_operators_reach_and_are_reached_by_what_their_policies_open_and_nothing_else(
+    cluster: Cluster, target: str
+) -> None:
+    ways = {"dns": f"{target}:53", "other": f"{target}:9153"}
+    for component, ports in (("gateway", {"http": 8000, "metrics": 8081}), ("operator", {"http": 8081})):
+        pod = (await cluster.component_pods(component))[0]
+        address = (await cluster.get("pods", pod, namespace=cluster.namespace))["status"]["podIP"]
+        ways |= {f"{component} {name}": f"{address}:{port}" for name, port in ports.items()}
+        # They listen: what comes from outside of the pods' network is let in.
+        assert await scrape(cluster, component, ports.get("metrics", ports["http"]))
+
+    def reached(said: str) -> set[str]:
+        return {name for name, address in ways.items() if address in said.split()}
+
+    async def from_component(component: str) -> set[str]:
+        pod = (await cluster.component_pods(component))[-1]
+        command = ("exec", pod, "-n", cluster.namespace, "--", "python3", "-c", REACHED, *ways.values())
+        return reached(await cluster.kubectl(*command))
+
+    with namespace("foreign") as foreign:
+        seen = await asyncio.gather(
+            from_component("gateway"), from_component("operator"), in_a_pod(foreign, REACHED, *ways.values())
+        )
+    assert seen[0] == {"dns", "gateway http"}
+    assert seen[1] == {"dns"}
+    assert reached(seen[2]) == {"dns", "other", "gateway http"}
+
+
+async def in_a_pod(space: Cluster, code: str, *arguments: str) -> str:
+    """Return what a Python program prints in a pod that is none of Sandpod's, where no policy is."""
+    container = {
+        "name": "program",
+        "image": IMAGE,
+        "command": ["python3", "-c", code, *arguments],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    security = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
+    spec = {"restartPolicy": "Never", "securityContext": security, "containers": [container]}
+    made = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "program"}, "spec": spec}
+    await Objects(cluster=space).put(made)
+
+    async def ended() -> bool:
+        return bool((await space.get("pods", "program"))["status"].get("phase") == "Succeeded")
+
+    await until("the program has ended", ended, within=90)
+    return await space.kubectl("logs", "program", "-n", space.sandboxes)
 
 
 async def hint(session: Session, sandbox: str, target: str, refused: str) -> str:

@@ -99,12 +99,16 @@ class FakeNode:
                 await self._pods.client.patch_status(PODS, self._pods.namespace, name, status)
 
 
+def name_of(there: Cluster) -> str:
+    """Return the node's name, after others: what looks for a first node finds a real one."""
+    return f"virtual-{there.sandboxes}"
+
+
 @asynccontextmanager
-async def fake_node(there: Cluster) -> AsyncIterator[dict[str, Any]]:
-    """Have a node, and give what a template says to have its pods on it; they are of the one namespace."""
-    # After others by name: what looks for a first node finds a real one.
-    name = f"virtual-{there.sandboxes}"
-    room = {"cpu": "100k", "memory": "100Ti", "pods": "100k", "ephemeral-storage": "100Ti"}
+async def fake_node(there: Cluster, *, cpu: str = "100k") -> AsyncIterator[dict[str, Any]]:
+    """Have a node, and give what a template says to have its pods on it; it reports on those of the one namespace."""
+    name = name_of(there)
+    room = {"cpu": cpu, "memory": "100Ti", "pods": "100k", "ephemeral-storage": "100Ti"}
     ready = {"type": "Ready", "status": "True", "reason": "Bench", "lastHeartbeatTime": rfc3339(datetime.now(UTC))}
     node = {
         "apiVersion": "v1",
