@@ -39,7 +39,7 @@ BUDGETS: Final = {
     "consoles": Budget(
         what="processor of the gateway for 50 such pages", unit="%", limit="10", peer="news in each poll"
     ),
-    "copy": Budget(what="sandpod cp's memory, 200 MB in and out", unit="MB", limit="64", peer=""),
+    "copy": Budget(what="sandpod cp's memory, in and out", unit="MB", limit="64", peer=""),
     "team": Budget(what="keys, limits, usage, audit, secrets add", unit="ms", limit="1", peer="a call without"),
     "frame": Budget(what="frame round trip over the stream", unit="ms", limit="2 / 6", peer="a new exec 80"),
     "runner": Budget(what="Python run inside the runner", unit="ms", limit="8", peer="fork to exit alone 4"),
