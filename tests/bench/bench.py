@@ -98,7 +98,7 @@ async def local(options: argparse.Namespace) -> AsyncIterator[Row]:
         parts = [
             *shared(session, options, refilled),
             measures.rest(session, http, f"{url.removesuffix('/mcp')}/api/v1", options.calls, refilled),
-            measures.e2b(http, f"{url.removesuffix('/mcp')}/e2b", options.calls, refilled),
+            measures.e2b(session, http, f"{url.removesuffix('/mcp')}/e2b", options.calls, refilled),
             client(url, None, options.calls, refilled),
             large(url, None, min(options.copy_large, LOCAL_SIZE)),
             measures.difference(session, other, options.calls),
@@ -125,7 +125,7 @@ async def cluster(options: argparse.Namespace, beside: Beside) -> AsyncIterator[
         parts = [
             *shared(session, options, there.pool_is_full),
             measures.rest(session, http, f"{url}/api/v1", options.calls, there.pool_is_full),
-            measures.e2b(http, f"{url}/e2b", options.calls, there.pool_is_full),
+            measures.e2b(session, http, f"{url}/e2b", options.calls, there.pool_is_full),
             client(url, key, options.calls, there.pool_is_full),
             large(url, key, options.copy_large, "large"),
             console(options.pages, options.consoles),

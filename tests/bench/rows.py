@@ -30,6 +30,8 @@ BUDGETS: Final = {
     "e2b": Budget(
         what="E2B's run_code print(1), sandbox in use", unit="ms", limit="10 / 25", peer="as run_python_code"
     ),
+    "rest-more": Budget(what="POST /runs takes more, in turns", unit="ms", limit="0", peer="run_python_code"),
+    "e2b-more": Budget(what="E2B's run_code takes more, in turns", unit="ms", limit="0", peer="a cell by MCP"),
     "client": Budget(what="the Python client's run, in a context", unit="ms", limit=None, peer="as run_python_code"),
     "callback": Budget(
         what="the same with a callback for its output", unit="ms", limit=None, peer="as run_python_code"

@@ -146,6 +146,6 @@ async def use_programs(endpoint: Endpoint, folder: Path) -> None:
     await said(command, "cp", "--quiet", ":there", str(folder / "back"))
     assert (folder / "back/some.txt").read_text(encoding="utf-8") == "some"
     assert "default" in await said(command, "ps")
-    await said(NODE, E2B)
-    assert await said(PYTHON, QUICK_START) == QUICKLY_SAID
-    assert await said(PYTHON, "-c", PAUSE) == "paused\nkept on\n running True\n"
+    # Together, as each waits for pods.
+    by_e2b = said(NODE, E2B), said(PYTHON, QUICK_START), said(PYTHON, "-c", PAUSE)
+    assert [*await asyncio.gather(*by_e2b)] == ["", QUICKLY_SAID, "paused\nkept on\n running True\n"]
