@@ -62,12 +62,8 @@ test-runner: setup ## Runs the tests of the runner, by itself and in real sandbo
 test-clients: setup .build/clients/.done ## Runs the examples of other libraries, with a stand-in for the model, and tries the REST API
 	@$(BIN)/pytest tests/clients
 
-# An environment of their own, since these libraries bring an MCP client that is not this project's.
 .build/clients/.done: requirements/clients.lock tests/clients/programs/package-lock.json | setup
-	@rm -rf .build/clients
-	@tools/npm_ci.sh tests/clients/programs .build/clients/programs & \
-		tools/install.sh .build/clients $< .venv && wait $$!
-	@touch $@
+	@tools/clients.sh
 
 .PHONY: setup
 setup: ## Makes .venv with all that development needs, pinned by requirements/dev.lock
@@ -157,7 +153,7 @@ test-e2e-together: setup ## Runs the tests of all parts together, as installed i
 	@$(CLUSTER_ENV) tools/cluster.sh e2e-together $(PYTEST_ARGS)
 
 .PHONY: test-e2e-objects
-test-e2e-objects: setup ## Runs the tests of the chart, of what it installs in that cluster's API server, and of a release of their own
+test-e2e-objects: setup .build/clients/.done ## Runs the tests of the chart, of what it installs in that cluster's API server, and of a release of their own
 	@$(CLUSTER_ENV) tools/cluster.sh e2e-objects $(PYTEST_ARGS)
 
 .PHONY: test-e2e-watched

@@ -23,7 +23,7 @@ import yaml
 
 from bench import measures, tokens
 from bench.beside import Beside, add_arguments
-from bench.client import client
+from bench.client import LOCAL_SIZE, client, large
 from bench.console import console
 from bench.machine import load, machine, processor_seconds, said
 from bench.rows import HEAD, Row, figure, line
@@ -99,8 +99,9 @@ async def local(options: argparse.Namespace) -> AsyncIterator[Row]:
         parts = [
             *shared(session, options, refilled),
             measures.rest(session, http, f"{url.removesuffix('/mcp')}/api/v1", options.calls, refilled),
-            measures.e2b(http, f"{url.removesuffix('/mcp')}/e2b", options.calls, refilled),
+            measures.e2b(session, http, f"{url.removesuffix('/mcp')}/e2b", options.calls, refilled),
             client(url, None, options.calls, refilled),
+            large(url, None, min(options.copy_large, LOCAL_SIZE)),
             measures.difference(session, other, options.calls),
             console(options.pages, options.consoles),
             measures.rate(session, options.calls, lambda: processor_seconds(pid)),
@@ -144,8 +145,9 @@ async def cluster(options: argparse.Namespace, beside: Beside) -> AsyncIterator[
         parts = [
             *shared(session, options, there.pool_is_full),
             measures.rest(session, http, f"{url}/api/v1", options.calls, there.pool_is_full),
-            measures.e2b(http, f"{url}/e2b", options.calls, there.pool_is_full),
+            measures.e2b(session, http, f"{url}/e2b", options.calls, there.pool_is_full),
             client(url, key, options.calls, there.pool_is_full),
+            large(url, key, options.copy_large, "large"),
             console(options.pages, options.consoles),
             measures.cold(session, options.cold, "bare"),
             frames(create_backend("kubernetes", kubernetes=settings), options.calls),
@@ -189,6 +191,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--packages", type=int, default=5, help="sandboxes to install packages into")
     parser.add_argument("--bytes", type=int, default=40, help="streamed lines")
     parser.add_argument("--megabytes", type=int, default=100, help="output to stream")
+    parser.add_argument("--copy-large", type=int, default=1024, help="size of a file that memory is measured with, MiB")
     parser.add_argument("--pages", type=int, default=20, help="times that the console's page is loaded")
     parser.add_argument("--consoles", type=int, default=60, help="seconds for which many consoles are open")
     parser.add_argument("--json", type=Path, default=None, help="file for the results; else in .build")

@@ -7,9 +7,10 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Final
 
-from bench.measures import MILLIS, WARM_UP, Refilled
+from bench.measures import MILLIS, WARM_UP, BenchError, Refilled
 from bench.rows import Row
 from sandpod import AsyncSandbox
 from sandpod.api import Api
@@ -19,7 +20,8 @@ from sandpod.transport import AsyncTransport
 
 MEGABYTE: Final = 10**6
 ECHO_SECONDS: Final = 300  # for all keys together
-SIZE: Final = 200  # MB; a sandbox of the local backend has not much more
+MEBIBYTE: Final = 2**20
+LOCAL_SIZE: Final = 200  # MiB of a file to copy; a sandbox of the local backend has not much more
 # What a process is said to have taken after its end is what its parent had, too.
 _COPY: Final = """
 from sandpod.cli.main import main
@@ -31,7 +33,7 @@ finally:
 
 
 async def client(url: str, key: str | None, count: int, refilled: Refilled) -> AsyncIterator[Row]:
-    """`Sandbox.run` in a context, keys in a terminal, and the memory of a large file on its way in and out."""
+    """`Sandbox.run` in a context, and keys in a terminal."""
     async with AsyncSandbox("bench-client", url=url, key=key) as sandbox:
         await refilled()
         for name, show in (("client", None), ("callback", _nothing)):
@@ -42,12 +44,13 @@ async def client(url: str, key: str | None, count: int, refilled: Refilled) -> A
                 samples.append((time.perf_counter() - start) * MILLIS)
             yield Row(name, samples[WARM_UP:])
         yield Row("echo", await _echo(url, key, "bench-client", count))
-        with tempfile.TemporaryDirectory() as folder:
-            here, there = f"{folder}/file", "bench-client:file"
-            with open(here, "wb") as file:  # noqa: ASYNC230, PTH123 - nothing else is going on
-                file.truncate(SIZE * MEGABYTE)
-            ways = (here, there), (there, f"{folder}/back")
-            yield Row("copy", [await asyncio.to_thread(_copied, url, key, *way) for way in ways])
+
+
+async def large(url: str, key: str | None, size: int, template: str | None = None) -> AsyncIterator[Row]:
+    """The memory that a file of so many MiB takes on its way in and out."""
+    async with AsyncSandbox("bench-large", url=url, key=key, template=template):
+        samples = await asyncio.to_thread(_both_ways, url, key, size * MEBIBYTE)
+    yield Row("copy", samples, detail=f"{size} MiB")
 
 
 async def upload(url: str, key: str | None, count: int, megabytes: int, refilled: Refilled) -> AsyncIterator[Row]:
@@ -104,3 +107,15 @@ def _copied(url: str, key: str | None, source: str, target: str) -> float:
     environment = {**os.environ, "SANDPOD_URL": url, "SANDPOD_KEY": key or ""}
     command = [sys.executable, "-c", _COPY, "cp", "-q", source, target]
     return int(subprocess.run(command, env=environment, check=True, capture_output=True).stdout) * 1024 / MEGABYTE
+
+
+def _both_ways(url: str, key: str | None, size: int) -> list[float]:
+    """Copy a file of so many bytes into a sandbox and back, and return the memory that each took."""
+    with tempfile.TemporaryDirectory() as folder:
+        here, there, back = Path(folder, "file"), "bench-large:file", Path(folder, "back")
+        with here.open("wb") as file:
+            file.truncate(size)
+        samples = [_copied(url, key, str(here), there), _copied(url, key, there, str(back))]
+        if back.stat().st_size != size:
+            raise BenchError("the copy has another size")
+    return samples

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -67,18 +68,31 @@ async def timed(count: int, call: Callable[[], Awaitable[Reply]], pause: float =
     return samples, replies
 
 
-async def difference(plain: Session, other: Session, count: int) -> AsyncIterator[Row]:
-    """How much longer the same run takes at another gateway: the two take turns, so that both meet the same load."""
-    sandbox = await plain.create(name="bench-plain")
-    others = await other.create(name="bench-other", secrets={"BENCH_TOKEN": "a-value-that-is-masked"})
+async def in_turns(
+    count: int, plain: Callable[[], Awaitable[Reply]], other: Callable[[], Awaitable[Reply]]
+) -> tuple[list[float], list[float]]:
+    """Return the milliseconds of each `other`, and how many more these are than a `plain` one took just before.
 
-    async def at(session: Session, handle: str) -> float:
+    The two take turns, so that both meet the same load.
+    """
+
+    async def took(call: Callable[[], Awaitable[Reply]]) -> float:
         start = time.perf_counter()
-        checked(await session.python("print(1)", sandbox=handle))
+        checked(await call())
         return (time.perf_counter() - start) * MILLIS
 
-    samples = [await at(other, others) - await at(plain, sandbox) for _ in range(count + WARM_UP)]
-    yield Row("team", samples[WARM_UP:])
+    pairs = [(await took(plain), await took(other)) for _ in range(count + WARM_UP)][WARM_UP:]
+    return [each for _, each in pairs], [each - first for first, each in pairs]
+
+
+async def difference(plain: Session, other: Session, count: int) -> AsyncIterator[Row]:
+    """How much longer the same run takes at another gateway."""
+    sandbox = await plain.create(name="bench-plain")
+    others = await other.create(name="bench-other", secrets={"BENCH_TOKEN": "a-value-that-is-masked"})
+    _, more = await in_turns(
+        count, lambda: plain.python("print(1)", sandbox=sandbox), lambda: other.python("print(1)", sandbox=others)
+    )
+    yield Row("team", more)
     await plain.close(sandbox)
     await other.close(others)
 
@@ -86,7 +100,7 @@ async def difference(plain: Session, other: Session, count: int) -> AsyncIterato
 async def rest(
     session: Session, http: httpx2.AsyncClient, api: str, count: int, refilled: Refilled
 ) -> AsyncIterator[Row]:
-    """The same run by the REST API, at the address `api`."""
+    """The same run by the REST API, at the address `api`, and by MCP in turns with it."""
     body = {"code": "print(1)", "sandbox": await session.create(name="bench-rest")}
     await refilled()
 
@@ -94,14 +108,18 @@ async def rest(
         answer = await http.post(f"{api}/runs", json=body)
         return Reply(answer.json(), answer.is_error)
 
-    samples, _ = await timed(count, call)
+    samples, more = await in_turns(count, lambda: session.python(**body), call)
     yield Row("rest", samples)
+    yield Row("rest-more", more)
     await session.close(body["sandbox"])
 
 
-async def e2b(http: httpx2.AsyncClient, api: str, count: int, refilled: Refilled) -> AsyncIterator[Row]:
-    """E2B's `run_code`, at the address `api`: in a context, so that no process is started for it."""
+async def e2b(
+    session: Session, http: httpx2.AsyncClient, api: str, count: int, refilled: Refilled
+) -> AsyncIterator[Row]:
+    """E2B's `run_code`, at the address `api`, and a cell by MCP in turns with it: no process is started for either."""
     made = (await http.post(f"{api}/v2/sandboxes", json={})).json()
+    sandbox = await session.create(name="bench-e2b")
     await refilled()
     headers = {"e2b-sandbox-id": made["sandboxID"], "x-access-token": made["envdAccessToken"]}
 
@@ -110,8 +128,11 @@ async def e2b(http: httpx2.AsyncClient, api: str, count: int, refilled: Refilled
         outcome = "ok" if '"text": "1' in answer.text else answer.text  # in one piece or in two
         return Reply({"outcome": outcome}, answer.is_error)
 
-    samples, _ = await timed(count, call)
+    cell = partial(session.python, "print(1)", sandbox=sandbox, context="bench")
+    samples, more = await in_turns(count, cell, call)
     yield Row("e2b", samples)
+    yield Row("e2b-more", more)
+    await session.close(sandbox)
     await http.delete(f"{api}/sandboxes/{made['sandboxID']}")
 
 

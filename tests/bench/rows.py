@@ -30,6 +30,8 @@ BUDGETS: Final = {
     "e2b": Budget(
         what="E2B's run_code print(1), sandbox in use", unit="ms", limit="10 / 25", peer="as run_python_code"
     ),
+    "rest-more": Budget(what="POST /runs takes more, in turns", unit="ms", limit="0", peer="run_python_code"),
+    "e2b-more": Budget(what="E2B's run_code takes more, in turns", unit="ms", limit="0", peer="a cell by MCP"),
     "client": Budget(what="the Python client's run, in a context", unit="ms", limit=None, peer="as run_python_code"),
     "callback": Budget(
         what="the same with a callback for its output", unit="ms", limit=None, peer="as run_python_code"
@@ -39,7 +41,7 @@ BUDGETS: Final = {
     "consoles": Budget(
         what="processor of the gateway for 50 such pages", unit="%", limit="10", peer="news in each poll"
     ),
-    "copy": Budget(what="sandpod cp's memory, 200 MB in and out", unit="MB", limit="64", peer=""),
+    "copy": Budget(what="sandpod cp's memory, in and out", unit="MB", limit="64", peer=""),
     "team": Budget(what="keys, limits, usage, audit, secrets add", unit="ms", limit="1", peer="a call without"),
     "frame": Budget(what="frame round trip over the stream", unit="ms", limit="2 / 6", peer="a new exec 80"),
     "runner": Budget(what="Python run inside the runner", unit="ms", limit="8", peer="fork to exit alone 4"),

@@ -40,6 +40,7 @@ TENANTS: Final = ("red", "blue")
 SERVICE: Final = "sandpod-gateway"
 AUDIT: Final = "/var/log/sandpod"
 TRUST: Final = "/etc/provider"
+LASTING: Final = "lasting"  # the template of sandboxes that can be suspended
 
 
 def values(
@@ -76,7 +77,7 @@ def values(
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "64Mi"}}},
     }
     return {
-        "auth": {"keys": [entry], "oidcClientSecret": "sso"},
+        "auth": {"keys": [entry], "changeKeys": True, "oidcClientSecret": "sso"},
         "tls": {"secretName": "own-tls"},
         "gateway": {
             **image("gateway"),
@@ -110,7 +111,10 @@ def values(
         "sandboxes": {
             "namespace": SANDBOXES,
             **image("sandbox"),
-            "templates": {"default": {"resources": SMALL, "preimport": []}},
+            "templates": {
+                "default": {"resources": SMALL, "preimport": []},
+                LASTING: {"resources": SMALL, "preimport": [], "workspace": {"size": "16Mi", "persistent": True}},
+            },
             "pools": {"default": {"replicas": 0}},
         },
         "tenants": {name: {"pools": {"default": {"replicas": 1}}} for name in TENANTS},

