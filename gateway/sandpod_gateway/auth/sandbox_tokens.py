@@ -10,6 +10,7 @@ a sandbox in a quarter of a day is one token, so that those which clients sign w
 import base64
 import hashlib
 import hmac
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,8 +27,12 @@ from sandpod_gateway.auth.links import ID_BYTES, LinkKey, Links
 MAX_SECONDS: Final = DAY  # a secret outlives its successor for as long
 STEP_SECONDS: Final = DAY // 4  # between the ends of two tokens
 MAX_TOKEN: Final = 2048  # characters
+LEAST: Final = 32  # tokens that are tried: those of four keys, with two secrets in force
 _PREFIX: Final = "sbt_"
 _PURPOSE: Final = "sandpod sandbox token 1"  # so that no code of a link is ever one of these
+
+
+_NOBODY: Final = Caller("", bytes(KEY_ID_BYTES))  # whose tokens are never valid
 
 
 class _SignedIn(StrictModel):
@@ -63,13 +68,21 @@ class SandboxTokens:
         """
         return _token(self.links.signing(), caller, sandbox, _end(self._newest_end(), until))
 
-    def of(self, owner: str, sandbox: str) -> Iterator[str]:
-        """Yield the tokens for a sandbox that its owner's keys may have got, and that are valid still."""
-        now, newest = int(self.links.clock()), self._newest_end()
-        for caller, until in self.keys_of_owner(owner):
-            for key in reversed(self.links.in_force()):
-                ends = {_end(end, until) for end in range(newest, now, -STEP_SECONDS)}
-                yield from (_token(key, caller, sandbox, end) for end in ends if end > now)
+    def of(self, owner: str | None, sandbox: str) -> Iterator[str]:
+        """Yield the tokens for a sandbox that its owner's keys may have got, and that are valid still.
+
+        There are `LEAST` at least, the last ones of nobody: the time that all take tells nobody whether there is such a
+        sandbox, nor how many keys its owner has.
+        """
+        now, newest, made = int(self.links.clock()), self._newest_end(), 0
+        keys, ends = self.links.in_force(), range(newest, now, -STEP_SECONDS)
+        for caller, until in () if owner is None else self.keys_of_owner(owner):
+            for key, end in itertools.product(reversed(keys), {_end(end, until) for end in ends}):
+                if end > now:
+                    made += 1
+                    yield _token(key, caller, sandbox, end)
+        if keys:
+            yield from (_token(keys[0], _NOBODY, sandbox, newest) for _ in range(made, LEAST))
 
     def _newest_end(self) -> int:
         return int(self.links.clock()) // STEP_SECONDS * STEP_SECONDS + MAX_SECONDS

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, aclosing
+from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -49,7 +50,7 @@ class Rpc:
         self._ending = ending
         self._stream_input = processes.stream_input
         self._elsewhere = watches.elsewhere
-        self._unary: dict[str, Unary] = {
+        unary: dict[str, Unary] = {
             "process.Process/List": processes.running,
             "process.Process/SendInput": processes.send_input,
             "process.Process/CloseStdin": processes.close_stdin,
@@ -64,24 +65,25 @@ class Rpc:
             "filesystem.Filesystem/GetWatcherEvents": watches.get_events,
             "filesystem.Filesystem/RemoveWatcher": watches.remove_watcher,
         }
-        self._streaming: dict[str, Streaming] = {
+        streaming: dict[str, Streaming] = {
             "process.Process/Start": processes.start,
             "process.Process/Connect": processes.connect,
             "filesystem.Filesystem/WatchDir": watches.watch_dir,
         }
+        self.methods: dict[str, Callable[[Request, Check], Awaitable[ASGIApp]]] = {
+            **{name: partial(self._answer_one, method) for name, method in unary.items()},
+            **{name: partial(self._answer_stream, method) for name, method in streaming.items()},
+            "process.Process/StreamInput": self._take_stream,
+        }
 
     async def answer(self, request: Request, check: Check) -> ASGIApp:
         """Call a method. Raises SandpodError (not_found): there is no such method. ClientDisconnect."""
-        name = "{service}/{method}".format(**request.path_params)
-        if name in self._unary:
-            return await self._answer_one(request, self._unary[name])
-        if name in self._streaming:
-            return await self._answer_stream(request, self._streaming[name], check)
-        if name == "process.Process/StreamInput":
-            return await self._take_stream(request, check)
-        raise SandpodError(ErrorCode.NOT_FOUND, "There is no such method.", next_step="Use one of E2B's.")
+        method = self.methods.get("{service}/{method}".format(**request.path_params))
+        if method is None:
+            raise SandpodError(ErrorCode.NOT_FOUND, "There is no such method.", next_step="Use one of E2B's.")
+        return await method(request, check)
 
-    async def _answer_one(self, request: Request, method: Unary) -> ASGIApp:
+    async def _answer_one(self, method: Unary, request: Request, _check: Check) -> ASGIApp:
         _check_type(request, "application/json")
         with ExitStack() as held:
             body = await read_body(request, self._calls.requests, held)
@@ -90,7 +92,7 @@ class Rpc:
                 return passed
             return JSONResponse(await method(request, message))
 
-    async def _answer_stream(self, request: Request, method: Streaming, check: Check) -> Response:
+    async def _answer_stream(self, method: Streaming, request: Request, check: Check) -> Response:
         _check_type(request, STREAMED)
         with ExitStack() as held:
             body = await read_body(request, self._calls.requests, held)

@@ -33,14 +33,16 @@ async def signer(
         return None
     operation = "write" if method == "POST" else "read"
     said = f"{query.get('path', '')}:{operation}:{query.get('username', '')}"
-    owner = await sandboxes.owner_of(sandbox)
-    for token in () if owner is None else tokens.of(owner, sandbox):
+    found: str | None = None
+    for token in tokens.of(await sandboxes.owner_of(sandbox), sandbox):
         if hmac.compare_digest(signature(f"{said}:{token}{f':{end}' if end else ''}"), given):
-            if end and time.time() >= int(end):
-                message = "The signed address has expired."
-                raise SandpodError(ErrorCode.UNAUTHORIZED, message, next_step=_STEP)
-            return tokens.check(token, sandbox)
-    return None
+            found = token
+    if found is None:
+        return None
+    if end and time.time() >= int(end):
+        message = "The signed address has expired."
+        raise SandpodError(ErrorCode.UNAUTHORIZED, message, next_step=_STEP)
+    return tokens.check(found, sandbox)
 
 
 def signature(text: str) -> str:

@@ -4,7 +4,7 @@ A parameter that is not known here fails the test of its tool: whoever adds one 
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,8 +16,15 @@ SECRET: Final = "what nobody else may know"
 FILE: Final = "secret.txt"
 
 # What never existed, in the form of each thing.
-NEVER: Final = {NAME: "nobody", TELNET: "f" * 16, CONTEXT: f"telnet {'f' * 16} 23 host", KEY: "another-key"}
-_HEX: Final = re.compile(r"(?<=-)[0-9a-f]{12,}$")
+NEVER: Final = {
+    NAME: "nobody",
+    TELNET: "f" * 16,
+    CONTEXT: f"telnet {'f' * 16} 23 host",
+    KEY: "another-key",
+    "alice": "nobody",
+    "a": "none",
+}
+_HEX: Final = re.compile(r"(?:(?<=-)|^)[0-9a-f]{12,}$|^\d+$")
 
 # Parameters that name something of a caller's, by what they may name.
 _OF_A_CALLER: Final = {
@@ -30,6 +37,9 @@ _OF_A_CALLER: Final = {
     "installation": ("installation",),
     "context": ("context",),
     "idempotency_key": ("key",),
+    "key_id": ("key_id",),
+    "user": ("user",),
+    "tenant": ("tenant",),
 }
 # All others, with a value for each.
 _OTHERS: Final[dict[str, Any]] = {
@@ -44,6 +54,10 @@ _OTHERS: Final[dict[str, Any]] = {
     **dict.fromkeys(("recursive", "overwrite", "fresh", "cold_start", "strip_ansi", "force"), False),
     **dict.fromkeys(("args", "env", "lifetime", "workspace", "template", "network", "until", "format", "method"), None),
     **dict.fromkeys(("encoding", "orientation", "language"), None),
+    **dict.fromkeys(("days", "tools", "templates", "read_only", "role", "grace", "event", "by", "key"), None),
+    "seconds": 60,
+    "pool": "default",
+    "replicas": 1,
     "packages": ["attrs"],
     "secrets": None,
     "package_name": "attrs",
@@ -52,13 +66,15 @@ _OTHERS: Final[dict[str, Any]] = {
     "chart_type": "line",
 }
 _OWN_VALUES: Final = {("generate_heatmap", "data"): [[1.0]]}
+_NAMES_NOTHING: Final = {("get_usage", "since"), ("create_key", "name")}  # of a caller's, whatever it is elsewhere
 MAKES: Final = frozenset({"connect", "create_sandbox", "sandbox_run_python", "sandbox_upload_file"})
 """Tools that make a sandbox of the caller's own where it has none of that name."""
 
 
 def never(thing: str) -> str:
     """Return what has the form of a thing, and never existed."""
-    return NEVER.get(thing) or _HEX.sub(lambda match: "0" * len(match[0]), thing)
+    unused = "2" if thing.isdecimal() else "1"
+    return NEVER.get(thing) or _HEX.sub(lambda match: unused * len(match[0]), thing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,29 +86,31 @@ class Try:
     none: dict[str, Any]
 
 
-def tries(tool: Any, things: dict[str, str]) -> Iterator[Try]:
-    """Return what to try with a tool, as a server lists it, and what its victim has."""
-    schema = tool.input_schema
+def tries(tool: str, schema: dict[str, Any], things: Mapping[str, str]) -> Iterator[Try]:
+    """Return what to try with a tool, whose arguments are of this schema, and what its victim has."""
     required = schema.get("required", [])
-    named = [name for name in schema["properties"] if name in _OF_A_CALLER]
+    harmless = {name for of, name in _NAMES_NOTHING if of == tool}
+    named = [name for name in schema["properties"] if name in _OF_A_CALLER and name not in harmless]
     unknown = schema["properties"].keys() - _OF_A_CALLER.keys() - _OTHERS.keys()
-    assert not unknown, f"{tool.name} has {unknown}: say in {__name__} whether they name something of a caller's"
+    assert not unknown, f"{tool} has {unknown}: say in {__name__} whether they name something of a caller's"
     given = [name for name in schema["properties"] if name in _OTHERS and (name in required or name == "text")]
-    own = {name: _OWN_VALUES.get((tool.name, name), _OTHERS[name]) for name in given}
-    rest = {name: things[_OF_A_CALLER[name][0]] for name in required if name in _OF_A_CALLER}
+    own = {name: _OWN_VALUES.get((tool, name), _OTHERS[name]) for name in given}
+    own |= {name: "x" for name in harmless if name in required}
+    rest = {name: things[_OF_A_CALLER[name][0]] for name in required if name in named}
     for name in named:
         for kind in _OF_A_CALLER[name]:
             theirs = {**own, **rest, name: things[kind]}
-            yield Try(tool.name, theirs, {**theirs, name: never(things[kind])})
+            yield Try(tool, theirs, {**theirs, name: never(things[kind])})
     if not named:
-        yield Try(tool.name, own, own)
+        yield Try(tool, own, own)
 
 
 _CHANGES: Final = (
     r"(?:[a-z]+\.)?sbx-[0-9a-f]{12}(?:\.run-[0-9a-f]{16})?|inst-[0-9a-f]{16}|run_\w{16,}|sess_[0-9a-f]{12}",
     r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|\+00:00)",
-    r"(?<=token=)[A-Za-z0-9_-]{43}",
-    r"(?<=_seconds)\W+[\d.e-]+|(?<=_ms)\W+[\d.e-]+|(?<=end_time)\W+[\d.e-]+",
+    r"(?<=token=)[A-Za-z0-9_-]{43}|sandpod_[\w-]{20,}|sbt_[\w.-]+|(?<=timestamp\W{3})\d+|(?<=key_id\W{3})[0-9a-f]{16}",
+    r"(?<=nonce-)[\w-]+|(?<=nonce=\W)[\w-]+|\bknown=\w+",
+    r"(?<=_seconds)\W+[\d.e-]+|(?<=_ms)\W+[\d.e-]+|(?<=_rss_bytes)\W+\d+|(?<=end_time)\W+[\d.e-]+",
 )
 _NONZERO: Final = r',\\"\w+_(?:seconds|ms)\\":[\d.e-]+'  # in a result's text, where a time of zero is left out
 

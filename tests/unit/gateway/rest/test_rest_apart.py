@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import product
@@ -22,7 +21,6 @@ from fakes.backend import FakeBackend
 from sandpod_gateway.api.run_results import RunOutput
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.audit.settings import AuditSettings
-from sandpod_gateway.auth.api_keys import hash_key, key_id
 from sandpod_gateway.content import Answer
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http import attempts
@@ -95,28 +93,6 @@ async def test_nothing_is_answered_without_a_valid_key(tmp_path: Path, monkeypat
             assert answer.status_code == 401, (method, path)
             assert answer.headers["www-authenticate"].startswith("Bearer")
             assert method == "HEAD" or answer.json()["error"] == "unauthorized"
-
-
-@pytest.mark.promise("owners-apart")
-async def test_anothers_sandbox_is_told_from_none_by_nothing(tmp_path: Path) -> None:
-    async with place(tmp_path) as here:
-        theirs = (await here.send("ann", "POST", "/sandboxes", json={"name": "hers"})).json()["sandbox"]
-        absent = theirs[:-4] + ("0000" if not theirs.endswith("0000") else "1111")
-        key, no_key = key_id(hash_key(here.keys["ann"])).hex(), "0" * 16
-        described = (await here.send("eve", "GET", "/openapi.json")).json()["paths"]
-        named = [each for each in ROUTES if re.search("{sandbox}|{run_id}|{key_id}", each[1]) and ADMIN not in each[1]]
-        for method, path in named:
-            sent, seen = body(method), []
-            if "json" in sent:  # what it takes, so that nothing but the name can be wrong
-                schema = described[path][method.lower()]["requestBody"]["content"]["application/json"]["schema"]
-                sent = {"json": {name: value for name, value in sent["json"].items() if name in schema["properties"]}}
-            for sandbox, of_key in ((theirs, key), (absent, no_key)):
-                answer = await here.send("eve", method, filled(path, sandbox, of_key), **sent)
-                assert answer.status_code == 404, (method, path, answer.text)
-                text = answer.text.replace(sandbox, "NAME").replace(of_key, "KEY")
-                seen.append((text, answer.headers.get("content-type")))
-            assert seen[0] == seen[1], (method, path)
-        assert (await here.send("ann", "GET", f"/sandboxes/{theirs}")).status_code == 200
 
 
 @pytest.mark.promise("key-scopes")
