@@ -142,7 +142,7 @@ async def serving(backend: Started, issuer: Issuer, folder: Path, *systems: Any)
         listening(gateway, settings, port=port) as address,
         httpx2.AsyncClient(base_url=address, headers=ACCEPT, timeout=60) as http,
     ):
-        app, routes, methods = _app_of(gateway)
+        app, routes, methods = app_of(gateway)
         async with begun(app):
             yield Place(gateway, address, keys, http, app, routes, methods)
 
@@ -164,7 +164,7 @@ async def begun(app: Starlette) -> AsyncIterator[None]:
     await task
 
 
-def _app_of(gateway: Gateway) -> tuple[Starlette, dict[str, list[tuple[str, str]]], list[str]]:
+def app_of(gateway: Gateway) -> tuple[Starlette, dict[str, list[tuple[str, str]]], list[str]]:
     """Return what a gateway serves, the routes of its faces, as they are made, and the methods of E2B's services."""
     found: dict[str, list[tuple[str, str]]] = {}
     methods: list[str] = []

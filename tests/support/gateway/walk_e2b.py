@@ -35,7 +35,6 @@ class Body:
     ends: int = 0
 
 
-_PROCESS: Final = {"process": {"pid": "process"}}
 _SELECTED: Final = {"pid": "process"}
 CONTROL: Final[dict[Route, Body]] = {
     **{("GET", path): Body() for path in ("/sandboxes", "/v2/sandboxes")},
