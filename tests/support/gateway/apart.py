@@ -261,9 +261,10 @@ class Victim:
         ]
 
     def seen_by(self, who: str, came: Answer, pair: Pair) -> list[str]:
-        """Return what an answer tells a caller of all this; audit records tell it what it asked for before, too."""
-        self.said[who] |= {thing for thing in self.things.values() if thing in unquote(str(pair.theirs))}
-        given = [pair.theirs, *(self.said[who] if pair.route[1] == "/audit" else ())]
+        """Return what an answer tells a caller of all this; audit records tell what its tenant asked for, too."""
+        said = self.said[CALLERS[who][0]]
+        said |= {thing for thing in self.things.values() if thing in unquote(str(pair.theirs))}
+        given = [pair.theirs, *(said if pair.route[1] == "/audit" else ())]
         return self.seen_in(str(came), unquote(str(given)))
 
     def seen_in(self, text: str, given: object) -> list[str]:
