@@ -1,6 +1,6 @@
 """Nothing of a caller's is seen or changed by another tenant's or another user: with whatever the server offers.
 
-What is tried is made from the server's own lists, see `support.gateway.walk`. The victim's sandbox is a real one.
+What is tried is made from the server's own lists, see `support.walk`. The victim's sandbox is a real one.
 """
 
 import itertools
@@ -27,14 +27,14 @@ from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.http import attempts
 from sandpod_gateway.rest.operations import FILE as FILE_ROUTE
 from sandpod_gateway.rest.operations import OPERATIONS, STARTED
-from support.gateway.apart import CALLERS, OTHERS, Place, Started, Victim, calling, emptied, serving
 from support.gateway.peers import INITIALIZE, PING, call
-from support.gateway.recorded import Answer, Ask, Recorded, note
-from support.gateway.walk import FILE, MAKES, SECRET, blank, never, tries
-from support.gateway.walk_console import PAGES, console_pairs
-from support.gateway.walk_e2b import Asking, e2b_pairs, is_refused
-from support.gateway.walk_routes import Pair, rest_pairs
 from support.servers.issuer import Issuer, provided
+from support.walk.callers import CALLERS, OTHERS, Place, Started, Victim, calling, emptied, serving
+from support.walk.console import PAGES, console_pairs
+from support.walk.e2b import Asking, e2b_pairs, is_refused
+from support.walk.recorded import Answer, Ask, Recorded, note
+from support.walk.rest import Pair, rest_pairs
+from support.walk.things import FILE, MAKES, SECRET, blank, never, tries
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
 

@@ -14,8 +14,8 @@ from sandpod_gateway.backends.base import Backend, ClaimRequest, SandboxRecord, 
 from sandpod_gateway.mcp.compat.settings import CompatSettings
 from sandpod_gateway.rest.openapi import describe
 from sandpod_gateway.settings import Settings
-from support.gateway.apart import app_of
-from support.gateway.walk_e2b import CONTROL, INSIDE
+from support.walk.callers import app_of
+from support.walk.e2b import CONTROL, INSIDE
 
 SYSTEMS: Final[Any] = ["philschmid", "johanli233", "chrishayuk", "gaiar"]
 

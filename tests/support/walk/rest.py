@@ -13,9 +13,9 @@ from urllib.parse import quote, urlencode
 from sandpod_gateway.rest.files import METHODS
 from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, RUNS, STARTED, Operation
 from sandpod_gateway.rest.terminal import TERMINAL
-from support.gateway.recorded import Ask
-from support.gateway.walk import FILE as PATH
-from support.gateway.walk import never, nowhere, tries
+from support.walk.recorded import Ask
+from support.walk.things import FILE as PATH
+from support.walk.things import never, nowhere, tries
 
 Things = Mapping[str, str]
 Route = tuple[str, str]  # method and path

@@ -36,12 +36,12 @@ from sandpod_gateway.packages.settings import PackageSettings
 from sandpod_gateway.settings import AuthSettings, LinkSettings, Settings
 from sandpod_gateway.terminals.service import is_terminal
 from support.gateway.peers import ACCEPT, ENVELOPE, HEADERS, call
-from support.gateway.recorded import Answer, Ask, Recorded, answer
 from support.gateway.server import listening
-from support.gateway.walk import CONTEXT, FILE, KEY, NAME, SECRET, TELNET
-from support.gateway.walk_routes import Pair
 from support.ports import free_port
 from support.servers.issuer import AUDIENCE, Issuer
+from support.walk.recorded import Answer, Ask, Recorded, answer
+from support.walk.rest import Pair
+from support.walk.things import CONTEXT, FILE, KEY, NAME, SECRET, TELNET
 
 CALLERS: Final[Mapping[str, tuple[str, str, str]]] = {
     "victim": ("a", "alice", "user"),
