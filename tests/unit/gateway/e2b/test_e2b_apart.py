@@ -15,8 +15,8 @@ from sandpod_gateway.e2b.connect import Decoder, envelope
 from sandpod_gateway.http import attempts
 from sandpod_gateway.settings import E2bSettings
 from support.gateway.e2b import place
-from support.gateway.walk_e2b import CONTROL
-from support.gateway.walk_e2b import INSIDE as WALKED
+from support.walk.e2b import CONTROL
+from support.walk.e2b import INSIDE as WALKED
 
 MANAGING: Final = sorted(CONTROL)
 INSIDE: Final = [

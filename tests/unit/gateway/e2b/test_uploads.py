@@ -1,5 +1,6 @@
-"""Uploads that are compressed or come to a signed address."""
+"""Uploads that are compressed, come to a signed address, or break off, and bodies that are too large."""
 
+import asyncio
 import gzip
 import time
 from collections.abc import AsyncIterator
@@ -10,12 +11,15 @@ from urllib.parse import urlencode
 import httpx2
 import pytest
 
+from fakes.backend import FakeBackend
+from sandpod_gateway.api import messages
 from sandpod_gateway.e2b.errors import NotHereError
 from sandpod_gateway.e2b.signatures import signature
 from sandpod_gateway.e2b.uploads import PIECE, plain
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.settings import E2bSettings
 from support.gateway.e2b import Place, place
+from support.gateway.peers import until
 
 DOMAIN = "box.example.com"
 
@@ -110,3 +114,81 @@ async def test_signed_addresses_are_for_one_file_and_one_act_until_they_end(tmp_
         inside = f"{here.address}/contexts?{urlencode(right)}"
         async with httpx2.AsyncClient() as http:  # it opens nothing else
             assert (await http.get(inside, headers={"host": f"49983-{ann.sandbox}.{DOMAIN}"})).status_code == 401
+
+
+def multipart(*files: tuple[str, bytes], end: bytes = b"--B--\r\n") -> bytes:
+    parts = [
+        b'--B\r\nContent-Disposition: form-data; name="file"; filename="%b"\r\n\r\n%b\r\n' % (name.encode(), content)
+        for name, content in files
+    ]
+    return b"".join(parts) + end
+
+
+BOUNDARY = {"content-type": "multipart/form-data; boundary=B"}
+PACKED = {"content-type": "application/octet-stream", "content-encoding": "gzip"}
+LARGE = b"".join(number.to_bytes(4, "big") for number in range(2**18))  # more than one message to the sandbox
+BROKEN = {
+    "multipart": ("/files", BOUNDARY, multipart(("whole", b"1"), ("half", LARGE), end=b"")[:-1000]),
+    "multipart with a path": ("/files?path=half", BOUNDARY, multipart(("x", LARGE), end=b"")[:-1000]),
+    "gzip": ("/files?path=half", PACKED, gzip.compress(LARGE)[:-1000]),
+    "gzip of multipart": (
+        "/files",
+        {**BOUNDARY, "content-encoding": "gzip"},
+        gzip.compress(multipart(("whole", b"1"), ("half", LARGE)))[:-1000],
+    ),
+}
+
+
+@pytest.mark.promise("uploads")
+@pytest.mark.parametrize("kind", BROKEN)
+@pytest.mark.parametrize("before", [{}, {"half": b"what was there"}])
+async def test_an_upload_that_breaks_off_leaves_no_half_file(
+    tmp_path: Path, kind: str, before: dict[str, bytes]
+) -> None:
+    backend = FakeBackend()
+    path, headers, body = BROKEN[kind]
+    left = {**before, **({"whole": b"1"} if path == "/files" else {})}
+    async with place(tmp_path, backend) as here:
+        sandbox, token = await here.made()
+        files, uploads = backend.runner(sandbox).files, here.gateway._file_routes._uploads
+        files.contents = dict(before)
+        # The request is whole, but not what it holds.
+        answer = await here.inside(sandbox, token, "POST", path, headers=headers, content=body)
+        assert (answer.status_code, "breaks off" in answer.text) == (400, True)
+        assert files.contents == left
+
+        # The connection is cut.
+        files.contents, sent = dict(before), asyncio.Event()
+
+        async def content() -> AsyncIterator[bytes]:
+            yield body
+            sent.set()
+            await asyncio.Event().wait()
+
+        headers = {**headers, "content-length": str(len(body) + 2000)}
+        sending = asyncio.create_task(here.inside(sandbox, token, "POST", path, headers=headers, content=content()))
+        await sent.wait()
+        await until(lambda: uploads[sandbox] == 1 and len(files.contents) == len(left))
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        await until(lambda: not uploads[sandbox])
+        assert files.contents == left
+
+
+async def test_a_unary_body_that_is_too_large_is_refused_and_nothing_is_done(tmp_path: Path) -> None:
+    backend = FakeBackend()
+    async with place(tmp_path, backend) as here:
+        sandbox, token = await here.made()
+        large = b'{"path": "made", "more": "%b"}' % (b"x" * messages.MAX_BYTES)
+        json_type = {"content-type": "application/json"}
+        for method in ("/filesystem.Filesystem/MakeDir", "/process.Process/SendInput"):
+            answer = await here.inside(sandbox, token, "POST", method, headers=json_type, content=large)
+            assert (answer.status_code, answer.json()["code"]) == (413, "resource_exhausted")
+            assert f"over {messages.MAX_BYTES} bytes" in answer.json()["message"]
+        assert backend.runner(sandbox).files.folders == set()
+        small = b'{"path": "made"}'
+        made = await here.inside(
+            sandbox, token, "POST", "/filesystem.Filesystem/MakeDir", headers=json_type, content=small
+        )
+        assert made.is_success
+        assert backend.runner(sandbox).files.folders == {"made"}

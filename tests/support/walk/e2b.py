@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 from sandpod_gateway.e2b.connect import envelope
 from sandpod_gateway.e2b.hosts import PREFIX as E2B
-from support.gateway.recorded import Ask
-from support.gateway.walk import FILE as PATH
-from support.gateway.walk import never
-from support.gateway.walk_routes import JSON, Pair, Route, Things
+from support.walk.recorded import Ask
+from support.walk.rest import JSON, Pair, Route, Things
+from support.walk.things import FILE as PATH
+from support.walk.things import never
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,6 @@ class Body:
     ends: int = 0
 
 
-_PROCESS: Final = {"process": {"pid": "process"}}
 _SELECTED: Final = {"pid": "process"}
 CONTROL: Final[dict[Route, Body]] = {
     **{("GET", path): Body() for path in ("/sandboxes", "/v2/sandboxes")},

@@ -6,15 +6,16 @@ The routes are the server's own. One that is not known here fails the test: whoe
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from sandpod_gateway.rest.files import METHODS
 from sandpod_gateway.rest.operations import EVENTS, FILE, OPERATIONS, PREFIX, RUNS, STARTED, Operation
 from sandpod_gateway.rest.terminal import TERMINAL
-from support.gateway.recorded import Ask
-from support.gateway.walk import FILE as PATH
-from support.gateway.walk import never, tries
+from support.walk.recorded import Ask
+from support.walk.things import FILE as PATH
+from support.walk.things import never, nowhere, tries
 
 Things = Mapping[str, str]
 Route = tuple[str, str]  # method and path
@@ -134,17 +135,14 @@ def _rest_alone(things: Things) -> Iterator[Pair]:
             paths = [PREFIX + TERMINAL.format(sandbox=each) for each in (things[kind], never(things[kind]))]
             yield Pair(("GET", TERMINAL), kind, [Ask("GET", path, socket=socket) for path in paths], begins=socket)
     terminal = things["terminal"]
-    paths = [
-        f"{PREFIX}{TERMINAL.format(sandbox=sandbox)}?terminal={each}"
-        for sandbox in ("default", things["sandbox"])
-        for each in (terminal, never(terminal))
-    ]
-    for theirs, none in (paths[:2], paths[2:]):
-        yield Pair(
-            ("GET", TERMINAL), "terminal", [Ask("GET", each, socket=True) for each in (theirs, none)], begins=True
-        )
-    for kind in ("run", "background"):
-        paths = [PREFIX + EVENTS.format(run_id=each) for each in (things[kind], never(things[kind]))]
+    for sandbox, none in product(("default", things["sandbox"]), (never(terminal), nowhere(terminal))):
+        asks = [
+            Ask("GET", f"{PREFIX}{TERMINAL.format(sandbox=sandbox)}?terminal={each}", socket=True)
+            for each in (terminal, none)
+        ]
+        yield Pair(("GET", TERMINAL), "terminal", asks, begins=True)
+    for kind, unused in product(("run", "background"), (never, nowhere)):
+        paths = [PREFIX + EVENTS.format(run_id=each) for each in (things[kind], unused(things[kind]))]
         for socket in (True, False):
             yield Pair(("GET", EVENTS), kind, [Ask("GET", path, socket=socket) for path in paths], begins=True)
     described = Ask("GET", f"{PREFIX}/openapi.json")

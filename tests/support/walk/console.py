@@ -9,9 +9,9 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 from sandpod_gateway.console.session import PREFIX
-from support.gateway.recorded import Ask
-from support.gateway.walk import never
-from support.gateway.walk_routes import Pair, Route, Things
+from support.walk.recorded import Ask
+from support.walk.rest import Pair, Route, Things
+from support.walk.things import never
 
 ORIGIN: Final = {"origin": "http://localhost", "content-type": "application/x-www-form-urlencoded"}
 

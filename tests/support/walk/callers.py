@@ -36,12 +36,12 @@ from sandpod_gateway.packages.settings import PackageSettings
 from sandpod_gateway.settings import AuthSettings, LinkSettings, Settings
 from sandpod_gateway.terminals.service import is_terminal
 from support.gateway.peers import ACCEPT, ENVELOPE, HEADERS, call
-from support.gateway.recorded import Answer, Ask, Recorded, answer
 from support.gateway.server import listening
-from support.gateway.walk import CONTEXT, FILE, KEY, NAME, SECRET, TELNET
-from support.gateway.walk_routes import Pair
 from support.ports import free_port
 from support.servers.issuer import AUDIENCE, Issuer
+from support.walk.recorded import Answer, Ask, Recorded, answer
+from support.walk.rest import Pair
+from support.walk.things import CONTEXT, FILE, KEY, NAME, SECRET, TELNET
 
 CALLERS: Final[Mapping[str, tuple[str, str, str]]] = {
     "victim": ("a", "alice", "user"),
@@ -142,7 +142,7 @@ async def serving(backend: Started, issuer: Issuer, folder: Path, *systems: Any)
         listening(gateway, settings, port=port) as address,
         httpx2.AsyncClient(base_url=address, headers=ACCEPT, timeout=60) as http,
     ):
-        app, routes, methods = _app_of(gateway)
+        app, routes, methods = app_of(gateway)
         async with begun(app):
             yield Place(gateway, address, keys, http, app, routes, methods)
 
@@ -164,7 +164,7 @@ async def begun(app: Starlette) -> AsyncIterator[None]:
     await task
 
 
-def _app_of(gateway: Gateway) -> tuple[Starlette, dict[str, list[tuple[str, str]]], list[str]]:
+def app_of(gateway: Gateway) -> tuple[Starlette, dict[str, list[tuple[str, str]]], list[str]]:
     """Return what a gateway serves, the routes of its faces, as they are made, and the methods of E2B's services."""
     found: dict[str, list[tuple[str, str]]] = {}
     methods: list[str] = []
@@ -261,9 +261,10 @@ class Victim:
         ]
 
     def seen_by(self, who: str, came: Answer, pair: Pair) -> list[str]:
-        """Return what an answer tells a caller of all this; audit records tell it what it asked for before, too."""
-        self.said[who] |= {thing for thing in self.things.values() if thing in unquote(str(pair.theirs))}
-        given = [pair.theirs, *(self.said[who] if pair.route[1] == "/audit" else ())]
+        """Return what an answer tells a caller of all this; audit records tell what its tenant asked for, too."""
+        said = self.said[CALLERS[who][0]]
+        said |= {thing for thing in self.things.values() if thing in unquote(str(pair.theirs))}
+        given = [pair.theirs, *(said if pair.route[1] == "/audit" else ())]
         return self.seen_in(str(came), unquote(str(given)))
 
     def seen_in(self, text: str, given: object) -> list[str]:

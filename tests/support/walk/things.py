@@ -77,6 +77,11 @@ def never(thing: str) -> str:
     return NEVER.get(thing) or _HEX.sub(lambda match: unused * len(match[0]), thing)
 
 
+def nowhere(thing: str) -> str:
+    """Return what has the form of a thing in a sandbox that never existed either."""
+    return re.sub(r"(?<=-)[0-9a-f]{12,}", lambda match: "1" * len(match[0]), never(thing))
+
+
 @dataclass(frozen=True, eq=False)
 class Try:
     """A call with another's thing, and the same call with one that never existed; alike where nothing is named."""
@@ -100,7 +105,8 @@ def tries(tool: str, schema: dict[str, Any], things: Mapping[str, str]) -> Itera
     for name in named:
         for kind in _OF_A_CALLER[name]:
             theirs = {**own, **rest, name: things[kind]}
-            yield Try(tool, theirs, {**theirs, name: never(things[kind])})
+            for none in sorted({never(things[kind]), nowhere(things[kind])} - {things[kind]}):
+                yield Try(tool, theirs, {**theirs, name: none})
     if not named:
         yield Try(tool, own, own)
 
@@ -117,6 +123,6 @@ _NONZERO: Final = r',\\"\w+_(?:seconds|ms)\\":[\d.e-]+'  # in a result's text, w
 
 def blank(text: str, things: Iterable[str]) -> str:
     """Return a text without these things and what differs between any two answers: ids, times, durations."""
-    for each in sorted({*things, *map(never, things)}, key=len, reverse=True):
+    for each in sorted({*things, *map(never, things), *map(nowhere, things)}, key=len, reverse=True):
         text = text.replace(each, "…")
     return re.sub("|".join(_CHANGES), "…", re.sub(_NONZERO, "", text))
