@@ -8,7 +8,6 @@ import ipaddress
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-from mcp.server.streamable_http_manager import DEFAULT_MAX_SESSIONS
 from pydantic import Field, IPvAnyNetwork, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
@@ -38,6 +37,9 @@ from sandpod_gateway.mcp.compat.settings import CompatSettings, from_environment
 from sandpod_gateway.packages.settings import PackageSettings
 from sandpod_gateway.usage.settings import QuotaSettings, UsageSettings
 from sandpod_telemetry.endpoint import PATTERN
+
+MAX_SESSIONS: Final = 10_000
+"""As many as the MCP SDK holds, which takes long to import."""
 
 
 class AuthSettings(StrictModel):
@@ -139,7 +141,7 @@ class LimitSettings(RunLimits):
 
     max_sessions_per_owner: Annotated[int, Field(ge=1)] = 1000
     """MCP sessions that one caller may have open; idle ones end after half an hour."""
-    max_sessions: Annotated[int, Field(ge=1, le=DEFAULT_MAX_SESSIONS)] = DEFAULT_MAX_SESSIONS
+    max_sessions: Annotated[int, Field(ge=1, le=MAX_SESSIONS)] = MAX_SESSIONS
     """MCP sessions that all callers together may have open."""
     max_requests_per_owner: Annotated[int, Field(ge=1)] = 1000
     """Requests of one caller, waiting runs among them, that are handled at a time."""

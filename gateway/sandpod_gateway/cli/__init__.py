@@ -1,4 +1,5 @@
-"""The commands of `sandpod`, each in a file of its own: what a person types, and what is printed.
+"""The commands of `sandpod` that need the server's code, each in a file of its own: what is typed, and what is printed.
 
-What a command does is elsewhere: here are its arguments and its words.
+A new command's arguments and words belong here. What it does is elsewhere, and commands that only use a server
+belong to the client.
 """

@@ -1,4 +1,5 @@
 """Replacing secrets' values in what programs write, whatever piece they come in.
 
-Pure: which values there are, and where they come from, is not known here.
+The search, and the forms in which a value may appear, belong here. It is pure: which values there are, and where
+they come from, is not known here.
 """

@@ -1,4 +1,5 @@
 """What works at run time: watch events in, one reconcile at a time for each object, writes out.
 
-No decision about objects belongs here: those are taken in `planning`.
+Order, retries, conflicts and what is remembered between two reconciles belong here. No decision about objects does:
+those are taken in `planning`.
 """

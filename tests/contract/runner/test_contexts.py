@@ -322,3 +322,7 @@ async def test_streams_that_a_cell_has_closed_are_there_again_in_the_next_one(no
         await notebook.cell(f"import sys\nsys.{name} = open('o.txt', 'w')\nsys.{name}.close()")
         result = await notebook.cell("import sys\nprint('out')\nprint('err', file=sys.stderr)")
         assert (result.out, result.err) == (b"out\n", b"err\n"), name
+    await notebook.cell(
+        "class Loud:\n    def write(self, text): sys.__stdout__.write(text.upper())\nsys.stdout = Loud()"
+    )
+    assert (await notebook.cell("print('its own')")).out == b"ITS OWN\n"

@@ -113,6 +113,7 @@ async def test_value_comes_as_text_and_where_it_is_plain_data_as_json(notebook: 
 async def test_json_that_is_too_large_is_left_out_and_counted(notebook: Notebook) -> None:
     result = await notebook.cell("'x'.repeat(600_000)")
     assert (set(value(result)), result.end["displays_dropped"]) == ({"text/plain"}, 1)
+    assert "application/json" in value(await notebook.cell("new Array(90_000).fill('a')"))
     text = value(await notebook.cell("({ [Symbol.for('nodejs.util.inspect.custom')]: () => 'ü'.repeat(500_000) })"))
     assert len(text["text/plain"]) <= protocol.MAX_RESULT
     assert text["text/plain"].decode().endswith("ü... (1000000 bytes in all)")

@@ -1,13 +1,18 @@
 from pathlib import Path
 
 import pytest
+from mcp.server.streamable_http_manager import DEFAULT_MAX_SESSIONS
 
 from sandpod_gateway.errors import StartError
-from sandpod_gateway.settings import AuthSettings, Settings, load
+from sandpod_gateway.settings import MAX_SESSIONS, AuthSettings, Settings, load
 
 
 def settings(*flags: str, config: Path | None = None) -> Settings:
     return load(list(flags), config=config, program="sandpod serve")
+
+
+def test_most_sessions_are_those_that_the_sdk_holds() -> None:
+    assert MAX_SESSIONS == DEFAULT_MAX_SESSIONS
 
 
 def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

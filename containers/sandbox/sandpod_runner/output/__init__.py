@@ -1,1 +1,4 @@
-"""What a program writes, on its way: pipes, displays, the bounded log. Who gets it is decided in `runs`."""
+"""What a program writes, on its way: pipes, and the bounded log.
+
+Reading without blocking, cutting and keeping belong here. Who gets the output, and when, is decided in `runs`.
+"""

@@ -148,7 +148,8 @@ def _apply(cell: Job) -> None:
         os.chdir(cell.cwd)
     for number, name in ((1, "stdout"), (2, "stderr")):
         # With what an earlier cell has closed or taken away, all later ones would fail or say nothing.
-        if getattr(getattr(sys, name, None), "closed", True):
+        stream = getattr(sys, name, None)
+        if stream is None or getattr(stream, "closed", False):
             setattr(sys, name, program.stream(number))
     sys.stdin = sys.__stdin__ = program.stream(0)  # type: ignore[misc]  # as the interpreter sets it
 

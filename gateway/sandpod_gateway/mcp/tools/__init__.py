@@ -1,4 +1,5 @@
-"""The tools, by what they work on: arguments and descriptions.
+"""The tools, by what they work on: their names, arguments and descriptions.
 
-A new tool goes here; what it does belongs to a service.
+A new tool goes here. What it does belongs to a service, and a tool that models shall not see belongs to
+`rest.tools`.
 """

@@ -1,4 +1,8 @@
-"""The registry: every row, and the pure judgement of what was seen for it."""
+"""The registry: every row of the report, and the judgement of what was seen for it.
+
+A new promise that is tried gets its row here, by topic. Rows are pure: they make no sandbox, read no cluster and
+print nothing.
+"""
 
 from typing import Final
 

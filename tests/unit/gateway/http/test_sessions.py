@@ -1,5 +1,8 @@
 """Where a client ends over HTTP in either protocol era (a session, a lost connection), and what ends with it."""
 
+import asyncio
+import json
+import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -62,6 +65,33 @@ async def test_a_lost_connection_leaves_the_program_and_the_end_of_the_session_e
     assert (await http.delete("/mcp")).status_code == 200
     await until(lambda: running(backend) == 0)
     assert (await http.post("/mcp", json=PING)).status_code == 404
+
+
+async def test_calls_that_are_cancelled_at_any_moment_have_one_answer_each_and_leave_nothing(
+    http: httpx2.AsyncClient, backend: FakeBackend
+) -> None:
+    rng, numbers = random.Random(7), range(10, 110)  # noqa: S311 - moments, not secrets
+
+    async def call(number: int) -> list[int]:
+        arguments = {"code": "print(1)" if number % 3 else FOREVER}
+        body = {**CALL, "id": number, "params": {"name": "run_python_code", "arguments": arguments}}
+        answer = await http.post("/mcp", json=body, timeout=60)
+        return [json.loads(line[6:])["id"] for line in answer.text.splitlines() if line.startswith("data: {")]
+
+    async def cancel(number: int) -> None:
+        note = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}}
+        assert (await http.post("/mcp", json=note)).status_code == 202
+
+    calls = []
+    for number in numbers:
+        calls.append(asyncio.create_task(call(number)))
+        await asyncio.sleep(rng.random() / 50)
+        await cancel(number)
+        while number % 3 == 0 and not calls[-1].done():  # the call may have come after its cancel
+            await cancel(number)
+        assert (await http.post("/mcp", json=PING)).status_code == 200
+    assert await asyncio.gather(*calls) == [[number] for number in numbers]
+    await until(lambda: running(backend) == 0)
 
 
 async def test_a_sandbox_is_its_callers_and_outlives_the_session(

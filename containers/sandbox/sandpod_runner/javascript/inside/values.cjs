@@ -46,7 +46,7 @@ function isData(value, budget, depth) {
   const keys = Reflect.ownKeys(value);
   if (list && keys.length !== value.length + 1) return false; // holes, or more than a list
   return keys.every((key) => {
-    budget.text += key.length ?? 0; // a symbol has none
+    if (!list) budget.text += key.length ?? 0; // a symbol has none
     const { value: part, enumerable, get, set } = Object.getOwnPropertyDescriptor(value, key);
     if (list && key === 'length') return true;
     return typeof key === 'string' && key !== 'toJSON' && enumerable && !get && !set && isData(part, budget, depth + 1);
