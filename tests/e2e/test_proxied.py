@@ -15,7 +15,7 @@ import pytest
 
 from support.cluster.callers import Caller
 from support.cluster.cluster import Cluster
-from support.cluster.ways_from_outside import exposed
+from support.edge.exposed import exposed
 from support.gateway.terminal import terminal
 from support.servers.nginx import Proxy
 

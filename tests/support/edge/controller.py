@@ -47,9 +47,9 @@ class Host:
 
     Attributes:
         certificate: Namespace and name of the Secret.
-        places: Lines of nginx for each path, in braces what they have in common.
         common: Lines of nginx for all paths.
         upgrades: The backends that take WebSockets, or None for all.
+        places: What nginx has for each path.
     """
 
     name: str

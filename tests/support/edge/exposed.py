@@ -16,10 +16,11 @@ import pytest
 from cryptography import x509
 
 from support.chart.render import ROOT, only, render
-from support.cluster import edge, proxy_pod, writing
+from support.cluster import proxy_pod, writing
 from support.cluster.callers import Caller
 from support.cluster.cluster import until
 from support.cluster.reading import RefusedError
+from support.edge import controller
 from support.servers.certificates import make_chain
 
 Json = dict[str, Any]
@@ -39,7 +40,7 @@ def exposed(release: str, folder: Path, key: str) -> Iterator[dict[str, Caller]]
     changes = f"httpRoute.hostnames={{{ROUTE}}}", f"httpRoute.parentRefs[0].namespace={NAMESPACE}"
     route = only(render(*changes, files=(EXAMPLES / "gateway-api.yaml",)), "HTTPRoute", NAME)
     with ExitStack() as stack:
-        stack.enter_context(edge.gateway_api())
+        stack.enter_context(controller.gateway_api())
         address = proxy_pod.reserved(NAMESPACE)
         stack.callback(writing.remove, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         trust = ssl.create_default_context()
@@ -51,8 +52,8 @@ def exposed(release: str, folder: Path, key: str) -> Iterator[dict[str, Caller]]
             stack.enter_context(_made(manifest))
         for manifest in (_gateway(), route):
             asyncio.run(until("the API server knows the kind", partial(_takes, manifest), within=60))
-        hosts = [*edge.of_ingress(release, NAME), *edge.of_route(release, NAME)]
-        proxy_pod.run(NAMESPACE, address, edge.files(hosts, proxy_pod.PORT, proxy_pod.FILES))
+        hosts = [*controller.of_ingress(release, NAME), *controller.of_route(release, NAME)]
+        proxy_pod.run(NAMESPACE, address, controller.files(hosts, proxy_pod.PORT, proxy_pod.FILES))
         place, _, port = address.removeprefix("https://").rpartition(":")
         stack.enter_context(_names(place, INGRESS, ROUTE))
         ways = {"ingress": INGRESS, "route": ROUTE}
@@ -103,7 +104,7 @@ def _gateway() -> Json:
         "allowedRoutes": {"namespaces": {"from": "All"}},
     }
     return {
-        "apiVersion": edge.GATEWAY_API,
+        "apiVersion": controller.GATEWAY_API,
         "kind": "Gateway",
         "metadata": {"name": "public", "namespace": NAMESPACE},
         "spec": {"gatewayClassName": "tests", "listeners": [listener]},
