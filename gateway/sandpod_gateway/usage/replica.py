@@ -140,6 +140,7 @@ class Replica:
 
     async def close(self) -> None:
         """Write all, so that another gateway can go on at once. Raises SandpodError."""
+        self._meter.ongoing.keep()
         for _ in range(2):  # under another name, should this gateway have been taken for gone
             self._meter.document.closed = True
             if await self._write():
