@@ -135,8 +135,8 @@ class Channel(ABC, Generic[S, R]):
             if missing or changes:
                 size = sum(content.size for _, content in files)
                 order = {"packages": missing, **changes}
-                with self._sandboxes.meter.moving(account, record.name, packages=size) as arrived:
-                    state = await talk.install(order, [content.file for _, content in files], arrived)
+                with self._sandboxes.meter.moving(account, record.name, packages=size):
+                    state = await talk.install(order, [content.file for _, content in files])
         return self._result(found, [package for package, _ in files], state)
 
     def present(self, wanted: list[Any], state: S) -> list[Package] | None:

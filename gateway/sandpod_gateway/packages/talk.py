@@ -10,7 +10,7 @@ import contextlib
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, Final, Generic
 
@@ -148,17 +148,14 @@ class Talk(Generic[S]):
         self._listens = True
         return report
 
-    async def install(self, order: dict[str, Any], files: Sequence[IO[bytes]], arrived: Callable[[int], None]) -> S:
-        """Have it install the order's packages, all or none, whose content is in `files`; return its next report.
-
-        `arrived` gets the size of each part of them that was sent.
-        """
+    async def install(self, order: dict[str, Any], files: Sequence[IO[bytes]]) -> S:
+        """Have it install the order's packages, all or none, whose content is in `files`; return its next report."""
         self._listens, self._ordered = False, True
         try:
             async with asyncio.timeout(self.program.timeout):
                 room = self._connection.hello.packages_bytes if self._connection is not None else None
                 await self._send(json.dumps({**order, "room": room}).encode() + b"\n")
-                await self._feed(files, arrived)
+                await self._feed(files)
                 return await self.report()
         except TimeoutError as error:
             raise Failure.SANDBOX_SLOW.error() from error
@@ -260,7 +257,7 @@ class Talk(Generic[S]):
         while self._unread and self._unread[0].offset + len(self._unread[0].data) <= read:
             self._unread.popleft()
 
-    async def _feed(self, files: Sequence[IO[bytes]], arrived: Callable[[int], None]) -> None:
+    async def _feed(self, files: Sequence[IO[bytes]]) -> None:
         """Send packages, no faster than they are read."""
         output, begin = self._output, self._size
         for file in files:
@@ -274,7 +271,6 @@ class Talk(Generic[S]):
                 if output.dots:  # else it may not even have the order
                     self._forget(begin + output.dots * PART)
                 await self._send(part)
-                arrived(len(part))
 
 
 def failure_of(ended: Ended) -> SandpodError:

@@ -31,7 +31,7 @@ BACKGROUND_SECONDS: Final = 10.0
 TEMPLATES_SECONDS: Final = 60.0
 """Between two looks at the templates' memory limits."""
 ADOPT_SECONDS: Final = 60.0
-"""Until what no gateway has written down is taken for that of one that was killed, and between two looks for it."""
+"""Age from which on what no gateway has written down is taken for that of one that was killed."""
 FORGET_SECONDS: Final = 900.0
 """Age of sandboxes that are known to all documents but those that have forgotten them for want of room."""
 FOUND_SECONDS: Final = 3600.0
@@ -75,7 +75,6 @@ class Accounting:
         replica = self._replica
         loops = () if replica is None else (replica.follow, replica.publish, replica.keep)
         charges = [(SANDBOX_SECONDS, self.charge_sandboxes), (BACKGROUND_SECONDS, self.charge_background)]
-        charges.append((ADOPT_SECONDS, self.adopt))
         return [*charges, *((RETRY_SECONDS, loop) for loop in loops)]
 
     def account_of_link(
@@ -95,20 +94,28 @@ class Accounting:
             await self._charge(name)
 
     async def charge_background(self) -> None:
-        """Look which background runs have ended, and charge these; look for those that killed gateways have begun."""
+        """Look which background runs have ended, and charge these; look for what killed gateways have begun."""
+        if self._meter.ongoing.has_inherited:
+            await self._adopt()
         await asyncio.gather(*map(self._search, tuple(self._meter.ongoing.inherited)))
         await asyncio.gather(*(self._look(run, of) for run, of in self._meter.ongoing.background.items()))
 
-    async def adopt(self) -> None:
-        """Count with sandboxes that no gateway has, since the one that claimed them was killed in that moment."""
-        if not self._shared or self._replica is None or not self._replica.leads():
-            return
+    async def _adopt(self) -> None:
+        """Count with sandboxes that no gateway has, since the one that claimed them was killed in that moment.
+
+        It is done once by the one that takes over from it. Then they are older than all that is about to be written.
+        """
         meter, now = self._meter, self._meter.clock()
         documents = [meter.document, *meter.others.documents]
+        try:
+            records = await self._backend.every() if self._shared else ()
+        except SandpodError:
+            return  # the next look will tell
+        meter.ongoing.has_inherited = False
         if any(len(each.sandboxes) >= MAX_SANDBOXES for each in documents):
             return  # a full one has forgotten some
         known = {*meter.others.sandboxes, *(name for each in documents for name in each.sandboxes)}
-        for record in await self._backend.every():
+        for record in records:
             age = now - record.created.timestamp()
             if record.name not in known and record.status not in _ENDED and ADOPT_SECONDS < age < FORGET_SECONDS:
                 logger.info("sandbox %s, which a killed gateway has claimed, is counted from its claim on", record.name)

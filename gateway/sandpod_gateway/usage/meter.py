@@ -132,25 +132,14 @@ class Meter:
         self.charge(account, Amounts(bytes_in=into, uploads=into, bytes_out=out), sandbox)
 
     @contextmanager
-    def moving(
-        self, account: Account, sandbox: str, *, files: int = 0, packages: int = 0
-    ) -> Iterator[Callable[[int], None]]:
-        """Hold room for bytes that go into a sandbox until the block is left; then they count. Raises as `move`.
-
-        It gives what counts so many packages' bytes at once, as they arrive, whatever comes of them.
-        """
+    def moving(self, account: Account, sandbox: str, *, files: int = 0, packages: int = 0) -> Iterator[None]:
+        """Hold room for bytes that go into a sandbox until the block is left; then they count. Raises as `move`."""
         amounts = Amounts(bytes_in=files + packages, uploads=files)
         self.check_bytes(account, amounts.bytes_in, upload=bool(files))
         self._held.add(account, amounts.bytes_in)
         self._held_uploads.add(account, amounts.uploads)
-
-        def arrived(size: int) -> None:
-            amounts.bytes_in -= size
-            self._held.add(account, -size)
-            self.charge(account, Amounts(bytes_in=size), sandbox)
-
         try:
-            yield arrived
+            yield
             self.charge(account, amounts, sandbox)
         finally:
             self._held.add(account, -amounts.bytes_in)

@@ -5,7 +5,7 @@ written while it goes on, so that a short one costs nothing; what it has moved b
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 from weakref import WeakSet
@@ -64,6 +64,7 @@ class OngoingRuns:
         self._background: dict[str, BackgroundRun] = {}
         self.movers: WeakSet[Mover] = WeakSet()
         self.inherited: set[str] = set()  # sandboxes of killed gateways: there may be runs in them that none wrote down
+        self.has_inherited = False  # whether there may be such sandboxes, too
 
     @property
     def background(self) -> dict[str, BackgroundRun]:
@@ -148,6 +149,11 @@ class OngoingRuns:
         """Charge the background runs of a sandbox that has ended, at a time in seconds since 1970, with its gateway."""
         for name in [name for name, of in self._background.items() if of.sandbox == sandbox]:
             self.background_ended(name, None, 0, at)
+
+    def inherit(self, sandboxes: Iterable[str]) -> None:
+        """Take over from a killed gateway, which may not have lived to write down what it began."""
+        self.inherited.update(sandboxes)
+        self.has_inherited = True
 
     def follow(self) -> None:
         """Count as going on the background runs that the document has, and no others."""

@@ -140,6 +140,7 @@ class Replica:
 
     async def close(self) -> None:
         """Write all, so that another gateway can go on at once. Raises SandpodError."""
+        self._meter.ongoing.keep()
         for _ in range(2):  # under another name, should this gateway have been taken for gone
             self._meter.document.closed = True
             if await self._write():
@@ -177,10 +178,6 @@ class Replica:
             if name not in folded:
                 others.take(accounts, is_alive=self._is_fresh(LIVE + name))
         self._meter.take_others(others)
-
-    def leads(self) -> bool:
-        """Return whether this gateway is the one to do what one of them is to do: the first of those that are there."""
-        return all(self._id <= each for each in self._live if self._is_fresh(LIVE + each))
 
     def _is_fresh(self, name: str) -> bool:
         return self._monotonic() - self._since.get(name, float("-inf")) < GONE_SECONDS
@@ -250,13 +247,14 @@ class Replica:
                 self._folding = document
                 self._meter.document.fold(document)
                 if not document.closed:
-                    self._meter.ongoing.inherited |= document.live
+                    self._meter.ongoing.inherit(document.live)
                 if not await self._write():
                     return
                 logger.info("the usage that gateway %s has counted is folded into this one's", replica)
                 self._meter.reset(self._meter.document)
                 await self._delete(replica)
         for name in [name for name in self._live if name not in self._usage and not self._is_fresh(LIVE + name)]:
+            self._meter.ongoing.inherit(())  # it was killed before it wrote anything else
             await self._store.delete(LIVE + name, self._known[LIVE + name].version)
 
     async def _claim(self, replica: str, document: Document) -> bool:

@@ -14,10 +14,10 @@ from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.runs import accounting
 from sandpod_gateway.settings import Settings
-from sandpod_gateway.usage import replica
+from sandpod_gateway.usage import live, replica
 from sandpod_gateway.usage.amounts import SECOND, Account
 from sandpod_gateway.usage.document import BackgroundRun, Document, SandboxUse, decode
-from sandpod_gateway.usage.stores import USAGE, FolderStore
+from sandpod_gateway.usage.stores import LIVE, USAGE, FolderStore
 from support.gateway.usage_store import MemoryStore
 
 LOCAL = Account("", "local", "")
@@ -31,8 +31,11 @@ def gateway(backend: FakeBackend, store: MemoryStore) -> Gateway:
 
 
 @asynccontextmanager
-async def after_a_kill(age: timedelta) -> AsyncIterator[tuple[list[Gateway], dict[str, Any]]]:
-    """Give two gateways, and a run that a third one began in a sandbox that it had claimed, and wrote down nowhere."""
+async def after_a_kill(age: timedelta, left: str = USAGE) -> AsyncIterator[tuple[list[Gateway], dict[str, Any]]]:
+    """Give two gateways, and a run that a third one began in a sandbox that it had claimed, and wrote down nowhere.
+
+    What it has `left` is an earlier document, which one of them has just folded, or deleted.
+    """
     backend, store = FakeBackend(clock=lambda: datetime.now(UTC) - age), MemoryStore()
     gateways = [gateway(backend, MemoryStore()), gateway(backend, store), gateway(backend, store)]
     async with AsyncExitStack() as stack:
@@ -41,22 +44,24 @@ async def after_a_kill(age: timedelta) -> AsyncIterator[tuple[list[Gateway], dic
         client = await stack.enter_async_context(Client(gateways[0].mcp))
         begun = await client.call_tool("start_run", {"code": LASTING, "language": "python"})
         assert begun.structured_content is not None
+        document = Document("gone", seq=1).encode() if left == USAGE else live.encode({}, 1, 0.0)
+        await store.write(f"{left}gone", document, None)
         for each in gateways[1:]:
             kept = each._accounting._replica
             assert kept is not None
-            await kept.publish_now()
+            kept._take(await store.read())
+            kept._since[f"{left}gone"] = float("-inf")
             await kept.keep_now()
-        for each in gateways[1:]:
-            each._accounting._replica._take(await store.read())  # type: ignore[union-attr]
+        assert f"{left}gone" not in store.documents
         yield gateways[1:], begun.structured_content
 
 
 @pytest.mark.promise("usage-kept")
-async def test_sandbox_and_run_that_their_gateway_did_not_live_to_write_down_are_found_by_one_other() -> None:
-    async with after_a_kill(AGE) as (gateways, run):
+@pytest.mark.parametrize("left", [USAGE, LIVE])
+async def test_sandbox_and_run_that_their_gateway_did_not_live_to_write_down_are_found_by_its_heir(left: str) -> None:
+    async with after_a_kill(AGE, left) as (gateways, run):
         for _ in range(2):
             for each in gateways:
-                await each._accounting.adopt()
                 await each._accounting.charge_background()
         [heir] = [each for each in gateways if each._sandboxes.meter.document.live]
         meter = heir._sandboxes.meter
@@ -75,7 +80,7 @@ async def test_what_is_young_may_be_about_to_be_written_and_full_documents_have_
 ) -> None:
     async with after_a_kill(timedelta(0)) as (gateways, run):
         for each in gateways:
-            await each._accounting.adopt()
+            await each._accounting.charge_background()
             assert not each._sandboxes.meter.document.live
             meter = each._sandboxes.meter
             meter.claimed(LOCAL, run["sandbox"], "default", meter.clock())
@@ -88,7 +93,7 @@ async def test_what_is_young_may_be_about_to_be_written_and_full_documents_have_
     monkeypatch.setattr(accounting, "MAX_SANDBOXES", 0)
     async with after_a_kill(AGE) as (gateways, _):
         for each in gateways:
-            await each._accounting.adopt()
+            await each._accounting.charge_background()
             assert not each._sandboxes.meter.document.live
 
 
