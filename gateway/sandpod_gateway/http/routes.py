@@ -67,15 +67,15 @@ class FileRoutes:
 
     def routes(self, *, hosts: list[str] | None = None) -> list[Route]:
         """Return them. Requests may be for those hosts, in addition to loopback, or for any."""
-        audited = [Middleware(LinkAudit, log=self.audit)] if self.audit.on else []
+        around = [Middleware(LinkAudit, log=self.audit)] if self.audit.on else []
         if hosts is not None:
             # From any page: the link is the right.
-            audited.insert(0, Middleware(HostOriginGuardMiddleware, hosts, ["*"], "strict"))
-        files = Route("/files/{sandbox}/{path:path}", self._answer, methods=["GET", "HEAD", "PUT"], middleware=audited)
+            around.append(Middleware(HostOriginGuardMiddleware, hosts, ["*"], "strict"))
+        files = Route("/files/{sandbox}/{path:path}", self._answer, methods=["GET", "HEAD", "PUT"], middleware=around)
         archives = [f"/archives/{{sandbox}}.{form}" for form in _ARCHIVES]
         return [
             with_any_name(files),
-            *(Route(each, self._answer, methods=["GET"], middleware=audited) for each in archives),
+            *(Route(each, self._answer, methods=["GET"], middleware=around) for each in archives),
         ]
 
     async def _answer(self, request: Request) -> Response:

@@ -197,7 +197,8 @@ async def test_child_of_a_cell_that_fails_ends_or_becomes_another_program_is_tol
     ):
         result = await notebook.cell(fork.format(code))
         assert (result.outcome, result.out, (result.err.splitlines() or [b""])[-1]) == ("ok", out, err), code
-    pool = "from concurrent.futures import ProcessPoolExecutor\npool = ProcessPoolExecutor(2)\n"
+    pool = "import concurrent.futures, multiprocessing\nhow = multiprocessing.get_context('fork')\n"
+    pool += "pool = concurrent.futures.ProcessPoolExecutor(2, how)\n"
     assert (await notebook.cell(f"{pool}print(list(pool.map(abs, [-1, -2])))")).out == b"[1, 2]\n"
     assert (await notebook.cell("print(list(pool.map(abs, [-3])))")).out == b"[3]\n"
     await notebook.cell("pool.shutdown()")
@@ -220,8 +221,8 @@ DAMAGE = {
     "import sys; sys.modules.clear(); sys.path.clear()": True,
     "import os; os.environ.clear(); os.umask(0o777)": True,
     "import time; time.time = time.monotonic = lambda: 0": True,
-    "import warnings, asyncio; warnings.simplefilter('error'); asyncio.set_event_loop_policy(None)": True,
-    "import sys; sys.setrecursionlimit(10**9); f = lambda n: max([n], key=f); f(0)": False,
+    "import warnings, asyncio; asyncio.set_event_loop_policy(None); warnings.simplefilter('error')": True,
+    "import faulthandler; faulthandler._stack_overflow()": False,
     "import os; os.closerange(3, 256)": False,
     "import signal; signal.signal = None": False,
 }
@@ -236,7 +237,7 @@ async def test_context_that_its_own_cell_has_damaged_works_or_says_that_it_was_l
         assert result.end["context_state"] == ("kept" if is_kept else "lost"), (code, result)
         assert result.outcome == ("ok" if is_kept else "error"), code
         assert ("variables are lost" in (result.end["detail"] or "")) is not is_kept
-        if "setrecursionlimit" in code:
+        if "overflow" in code:
             assert result.end["signal"] == "SIGSEGV"
         again = await notebook.cell("import sys\nprint('back')\nprint('err', file=sys.stderr)\nprint('z' in globals())")
         assert (again.out, again.err) == (f"back\n{is_kept}\n".encode(), b"err\n"), code
@@ -246,10 +247,10 @@ async def test_context_that_its_own_cell_has_damaged_works_or_says_that_it_was_l
     await other.restart()
 
 
-async def test_cell_that_no_interrupt_reaches_is_ended(notebook: Notebook) -> None:
-    for code in ("while True:\n  try: __import__('time').sleep(1)\n  except: pass", "sum(range(10**13))"):
-        result = await notebook.cell(code, timeout=0.5)
-        assert (result.outcome, result.end["context_state"]) == ("timeout", "lost")
+async def test_cell_that_swallows_each_interrupt_is_ended(notebook: Notebook) -> None:
+    code = "while True:\n  try: __import__('time').sleep(1)\n  except: pass"
+    result = await notebook.cell(code, timeout=0.5)
+    assert (result.outcome, result.end["context_state"]) == ("timeout", "lost")
 
 
 async def test_context_whose_folder_was_removed_goes_on_and_can_go_elsewhere(notebook: Notebook) -> None:
