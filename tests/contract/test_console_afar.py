@@ -14,14 +14,14 @@ from playwright.async_api import Page, Request, Route, expect
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.auth.api_keys import KeyFile, make_key
+from sandpod_gateway.auth.api_keys import KeyFile, make_key, parse_keys
 from sandpod_gateway.backends.local.backend import LocalBackend
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.backends.tenants import TenantBackend
 from sandpod_gateway.runs import follow
 from sandpod_gateway.settings import AuthSettings, Settings
 from support.gateway.browser import chromium
-from support.gateway.console import Place, write
+from support.gateway.console import Place, go_by, write
 from support.gateway.server import listening
 from support.ports import free_port
 from support.servers.nginx import nginx
@@ -39,9 +39,21 @@ print("gone on")
 """
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the keys are."""
+    return tmp_path_factory.mktemp("afar")
+
+
+@pytest.fixture(scope="module")
+def fake() -> FakeBackend:
+    """Of the other tenant."""
+    return FakeBackend()
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
-    folder, now = tmp_path_factory.mktemp("afar"), datetime.now(UTC)
+async def place(folder: Path, fake: FakeBackend) -> AsyncIterator[Place]:
+    now = datetime.now(UTC)
     keys, entries = dict[str, str](), []
     for who, (tenant, user) in USERS.items():
         role = {"role": "admin"} if who == "boss" else {}
@@ -49,7 +61,7 @@ async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place
         entries.append(entry)
     (folder / "keys.yaml").write_bytes(KeyFile(keys=entries).dump())
     settings = Settings(auth=AuthSettings(keys_file=folder / "keys.yaml"), trusted_proxies=[ip_network("127.0.0.1")])
-    backend = TenantBackend(FakeBackend(), {"a": LocalBackend(LocalSettings(warm=0)), "b": FakeBackend()})
+    backend = TenantBackend(FakeBackend(), {"a": LocalBackend(LocalSettings(warm=0)), "b": fake})
     gateway = Gateway(settings, backend)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(follow, "WAIT_SECONDS", 0.2)
@@ -196,3 +208,61 @@ async def test_a_browser_that_comes_back_from_sleep_goes_on_where_it_was(place: 
         await expect(page.locator("#notice")).to_have_text("")
         await page.context.close()
     assert [each for each in there.complaints if "ERR_" not in each and "htmx:" not in each] == []
+
+
+async def test_a_sandbox_is_suspended_resumed_and_extended_by_hand_and_it_and_the_key_expire_under_an_open_page(
+    place: Place, fake: FakeBackend, folder: Path
+) -> None:
+    page = await user(place, "theirs")
+    await page.get_by_role("button", name="New sandbox").click()
+    await page.get_by_label("Name").fill("kept")
+    await page.get_by_role("button", name="Create").click()
+    await expect(page.get_by_role("heading", name="kept")).to_be_visible()
+    [name] = [each for each, record in fake._live.items() if record.session == "kept"]
+    fake._live[name] = replace(fake._live[name], persistent=True)
+    confirm = page.get_by_role("button", name="Confirm")
+
+    # In the table, and on its page.
+    await page.goto(f"{place.address}/console/")
+    row = page.get_by_role("row").filter(has_text="kept")
+    for where, phase in ((row, row.locator(".phase")), (page.locator("#about"), page.locator("#about .phase"))):
+        await where.get_by_role("button", name="Suspend kept").click()
+        await confirm.click()
+        await expect(phase).to_have_text("Suspended")
+        await where.get_by_role("button", name="Resume").click()
+        await expect(phase).to_have_text("Ready")
+        if where is row:
+            await go_by(row.get_by_role("link", name="kept"))
+    await page.locator("#about").get_by_role("button", name="Extend").click()
+    await page.get_by_label("For").select_option("8 hours")
+    await page.get_by_role("dialog").get_by_role("button", name="Extend").click()
+    await expect(page.locator("#about .facts")).to_contain_text("in 7 h")
+
+    # What is said of a sandbox that has ended is coded, and the page shows how it is now.
+    record = fake._live[name]
+    fake._live[name] = replace(record, expires=record.created)
+    fake._changed.set()
+    await write(page, "print('not run')")
+    await page.locator("#run").click()
+    await expect(page.locator("#state")).to_have_text("Not started")
+    await expect(page.locator("#notice")).to_contain_text("expired")
+    await expect(page.locator("#about .phase")).to_have_text("Expired")
+    await expect(page.locator("#about").get_by_role("button", name="Extend")).to_have_count(0)
+
+    # The page asks by itself, once the key is over.
+    await page.goto(f"{place.address}/console/")
+    await expect(page.locator("#rows tr").first).to_be_visible()
+    file = folder / "keys.yaml"
+    before = file.read_bytes()
+    now = datetime.now(UTC)
+    keys = [
+        each.model_copy(update={"expires": now}) if each.tenant == "b" else each
+        for each in parse_keys(before, "The file").keys
+    ]
+    file.write_bytes(KeyFile(keys=keys).dump())
+    await expect(page.get_by_text("Your session has ended")).to_be_visible()
+    await page.get_by_label("API key").fill(place.keys["theirs"])
+    await page.get_by_role("button", name="Sign in").click()
+    await expect(page.get_by_role("alert").first).to_contain_text("mistyped, revoked or expired")
+    file.write_bytes(before)
+    await page.context.close()

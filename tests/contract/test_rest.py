@@ -192,6 +192,9 @@ async def test_a_sandbox_is_made_described_and_closed_with_what_is_in_it(alone: 
             page = await get(alone, operation.path.format(sandbox=handle), limit=1)
             assert len(page[operation.listing.field]) <= 1, operation
             assert (page["next"] is None) == (operation.tool != "list_packages"), operation
+    made = [(await post(alone, "/runs", language="shell", code="true", sandbox=handle))["run_id"] for _ in range(5)]
+    runs = (await get(alone, f"/sandboxes/{handle}/runs"))["runs"]
+    assert [each["run_id"] for each in runs[1:]] == made  # the oldest first, also those of one second
     assert (await alone.http.delete(f"{API}/sandboxes/{handle}", params={"force": "true"})).status_code == 200
     gone = await alone.http.get(f"{API}/sandboxes/{handle}")
     assert (gone.status_code, gone.headers["content-type"]) == (404, "application/problem+json")

@@ -38,7 +38,7 @@ def lifetime_until(record: SandboxRecord, seconds: int, now: datetime, *, shorte
     Raises SandpodError: invalid_argument, for more than a sandbox may live.
     """
     ttl = math.ceil((now - record.created).total_seconds()) + seconds
-    if record.persistent:
+    if record.persistent and shorten:
         ttl, idle = record.ttl, min(seconds, record.ttl)
     elif ttl > MAX_LIFETIME:
         step = "Ask for less, or create another sandbox."

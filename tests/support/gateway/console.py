@@ -31,8 +31,9 @@ class Place:
         page.set_default_timeout(PATIENCE)
 
         def heard(message: ConsoleMessage) -> None:
-            # The latter are of Playwright's stand-in, which passes on to a connection that it has closed.
-            known = ("Failed to load resource", "already in CLOSING")
+            # The second is htmx's, of a refusal that the page shows; the last is of Playwright's stand-in, which passes
+            # on to a connection that it has closed.
+            known = ("Failed to load resource", "Response Status Error Code 4", "already in CLOSING")
             if message.type == "error" and not any(each in message.text for each in known):
                 self.complaints.append(message.text)
 
@@ -48,7 +49,14 @@ class Place:
         await page.get_by_label("API key").fill(self.keys[name])
         await page.get_by_role("button", name="Sign in").click()
         await expect(page.get_by_role("heading", name="Sandboxes")).to_be_visible()
+        await page.wait_for_load_state()
         return page
+
+
+async def go_by(link: Locator) -> None:
+    """Go where a link leads; once the page is loaded its scripts have run, and its buttons do something."""
+    async with link.page.expect_navigation():
+        await link.click()
 
 
 async def write(page: Page, code: str, context: str = "") -> None:

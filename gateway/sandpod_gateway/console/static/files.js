@@ -80,7 +80,7 @@ export class Files {
     const changed = entry.modified_at ? new Date(entry.modified_at).toLocaleString() : "";
     const head = element("th", { scope: "row" }, label);
     if (entry.kind === "symlink" || entry.unreadable) head.append(" ", element("span", { className: "tag", textContent: entry.unreadable ? "unreadable" : "link" }));
-    return element("tr", {}, head, element("td", { className: "num", textContent: isFolder ? "" : bytes(entry.size) }), element("td", { className: "wide", textContent: changed }), actions);
+    return element("tr", {}, head, element("td", { className: "num", textContent: isFolder ? "" : bytes(entry.size) }), element("td", { className: "optional", textContent: changed }), actions);
   }
 
   async remove(entry) {

@@ -33,7 +33,7 @@ PERSISTENT: Final = replace(RECORD, persistent=True)
         *((RECORD, 50, True, (150, 150)), (RECORD, 900, True, (1000, 1000))),
         *((RECORD, 50, False, None), (RECORD, 100, False, (300, 100)), (RECORD, 900, False, (1000, 900))),
         *((PERSISTENT, 50, True, (300, 50)), (PERSISTENT, 900, True, (300, 300)), (PERSISTENT, 60, True, None)),
-        *((PERSISTENT, 50, False, None), (PERSISTENT, 100, False, (300, 100))),
+        *((PERSISTENT, 50, False, None), (PERSISTENT, 100, False, (300, 100)), (PERSISTENT, 900, False, (1000, 900))),
     ],
 )
 def test_a_lifetime_is_counted_from_now_on(
@@ -43,9 +43,10 @@ def test_a_lifetime_is_counted_from_now_on(
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(SandpodError) as refused:
-        lifetime_until(RECORD, MAX_LIFETIME, NOW, shorten=True)
-    assert refused.value.code == "invalid_argument"
+    for record, shorten in ((RECORD, True), (RECORD, False), (PERSISTENT, False)):
+        with pytest.raises(SandpodError) as refused:
+            lifetime_until(record, MAX_LIFETIME, NOW, shorten=shorten)
+        assert refused.value.code == "invalid_argument"
     check_suspension(PERSISTENT)
     for record, code in ((RECORD, "invalid_argument"), (replace(PERSISTENT, status="Suspended"), "session_busy")):
         with pytest.raises(SandpodError) as refused:
