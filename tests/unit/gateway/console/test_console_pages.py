@@ -179,6 +179,7 @@ async def test_rows_come_again_only_when_they_are_others(here: Place) -> None:
     assert re.search(r'<tbody hx-swap-oob="afterbegin:#rows">\s*<tr id="row-[^>]*>.*<bdi>new</bdi>', rows.text)
     assert rows.text.count("<tr ") == 3
     known = re.findall(r"known=(\w+)", rows.text)[0]
+    assert (await http.get(f"/console/rows?known={known}&tools=core")).status_code == 403  # who may not list them
     again = await http.get(f"/console/rows?known={known}")  # nothing but what the one in use does
     assert (again.status_code, re.findall(r'id="([^"]+)" hx-swap-oob', again.text)) == (200, [f"now-{made[0]}"])
 
