@@ -227,6 +227,21 @@ async def test_a_terminal_echoes_and_goes_on_when_its_connection_breaks(place: P
     await page.context.close()
 
 
+async def rows_come_change_and_go(page: Page, sandbox: str) -> None:
+    """See another sandbox come and go, and what is done in one, in a table that is open."""
+    others = await page.locator("#rows tr").count()
+    post = "async ([path, body]) => { await fetch(path, {method: 'POST', body: JSON.stringify(body)}) }"
+    await page.evaluate(post, ["/api/v1/sandboxes", {"name": "later"}])
+    await expect(page.locator("#rows tr").first).to_contain_text("later")
+    await page.evaluate(post, ["/api/v1/runs", {"code": "1", "sandbox": sandbox}])
+    await expect(page.get_by_role("row", name="hers").locator(".use")).to_be_visible()
+    await page.get_by_role("button", name="Close later").click()
+    await page.get_by_role("button", name="Confirm").click()
+    await expect(page.get_by_role("row", name="later")).to_have_count(0)
+    await expect(page.locator("#rows tr")).to_have_count(others)
+    await expect(page.locator("#count")).to_have_text(f"{others} in all")
+
+
 @pytest.mark.promise("key-revoked", "owners-apart")
 async def test_a_key_is_made_used_and_revoked_and_another_user_sees_nothing(place: Place) -> None:
     alice, bob = await place.user("alice"), await place.user("bob")
@@ -234,17 +249,7 @@ async def test_a_key_is_made_used_and_revoked_and_another_user_sees_nothing(plac
         "async () => (await fetch('/api/v1/sandboxes', {method: 'POST', body: '{\"name\": \"hers\"}'})).json()"
     )
     await expect(alice.locator("#rows")).to_contain_text("hers")  # the table is live
-    others = await alice.locator("#rows tr").count()
-    post = "async ([path, body]) => { await fetch(path, {method: 'POST', body: JSON.stringify(body)}) }"
-    await alice.evaluate(post, ["/api/v1/sandboxes", {"name": "later"}])
-    await expect(alice.locator("#rows tr").first).to_contain_text("later")
-    await alice.evaluate(post, ["/api/v1/runs", {"code": "1", "sandbox": box["sandbox"]}])
-    await expect(alice.get_by_role("row", name="hers").locator(".use")).to_be_visible()
-    await alice.get_by_role("button", name="Close later").click()
-    await alice.get_by_role("button", name="Confirm").click()
-    await expect(alice.get_by_role("row", name="later")).to_have_count(0)
-    await expect(alice.locator("#rows tr")).to_have_count(others)
-    await expect(alice.locator("#count")).to_have_text(f"{others} in all")
+    await rows_come_change_and_go(alice, box["sandbox"])
     await table_by_keyboard_and_extended(alice)
     await pool_is_scaled(alice, place)
     await expect(bob.get_by_text("No sandboxes yet.")).to_be_visible()
