@@ -35,11 +35,11 @@ from sandpod_gateway.http.attempts import Attempts
 from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.connections import serving_on_loopback
 from sandpod_gateway.http.limits import OpenSessions, Requests
-from sandpod_gateway.http.peers import POLL_SECONDS as PEER_SECONDS
-from sandpod_gateway.http.peers import Peers
+from sandpod_gateway.http.mcp.peers import POLL_SECONDS as PEER_SECONDS
+from sandpod_gateway.http.mcp.peers import Peers
+from sandpod_gateway.http.mcp.transports import Transports
 from sandpod_gateway.http.routes import FileRoutes, health_routes, metrics_route
 from sandpod_gateway.http.sign_in import in_both_spellings, sign_in_routes
-from sandpod_gateway.http.transports import Transports
 from sandpod_gateway.mcp.calls import chosen_toolsets
 from sandpod_gateway.mcp.server import create_guards, create_mcp
 from sandpod_gateway.mcp.toolbox import Parts

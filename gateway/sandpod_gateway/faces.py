@@ -21,7 +21,7 @@ from sandpod_gateway.e2b.calls import Calls
 from sandpod_gateway.e2b.hosts import PREFIX as E2B_PREFIX
 from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.limits import Requests
-from sandpod_gateway.http.peers import Peers
+from sandpod_gateway.http.mcp.peers import Peers
 from sandpod_gateway.http.routes import FileRoutes, with_any_name
 from sandpod_gateway.mcp.toolbox import Parts
 from sandpod_gateway.rest.app import Rest

@@ -10,8 +10,8 @@ from sandpod_gateway.e2b.hosts import Hosts
 from sandpod_gateway.http.attempts import Attempts
 from sandpod_gateway.http.forwarded import ForwardedHeaders
 from sandpod_gateway.http.handshakes import Handshakes
+from sandpod_gateway.http.mcp.peers import Peers
 from sandpod_gateway.http.measuring import MeasuredRequests
-from sandpod_gateway.http.peers import Peers
 from sandpod_gateway.metrics import Face, Metrics
 from sandpod_gateway.rest.terminal import WEBSOCKETS
 from sandpod_gateway.settings import Settings

@@ -31,7 +31,7 @@ from sandpod_gateway.backends.factory import BackendKind
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.errors import StartError
-from sandpod_gateway.http.peers import PeerSettings
+from sandpod_gateway.http.mcp.peers import PeerSettings
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.mcp.compat.settings import CompatSettings, from_environment
 from sandpod_gateway.packages.settings import PackageSettings

@@ -8,7 +8,7 @@ import yaml
 
 from sandpod_gateway.console.session import PREFIX as CONSOLE_PREFIX
 from sandpod_gateway.e2b.hosts import PREFIX as E2B_PREFIX
-from sandpod_gateway.http.transports import MCP_PATH, MESSAGES_PATH, SSE_PATH
+from sandpod_gateway.http.mcp.transports import MCP_PATH, MESSAGES_PATH, SSE_PATH
 from sandpod_gateway.rest.operations import PREFIX as REST_PREFIX
 from support.chart.render import ROOT, Manifest, only, render
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from fuzz.served import Served
 from fuzz.values import Source
-from sandpod_gateway.e2b import connect as e2b_connect
 from sandpod_gateway.e2b import paths as e2b_paths
-from sandpod_gateway.e2b.files import Multipart, Piece
+from sandpod_gateway.e2b.envd import connect as e2b_connect
+from sandpod_gateway.e2b.envd.files import Multipart, Piece
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files import paths
 from sandpod_gateway.rest.terminal_client import TerminalClient

@@ -27,20 +27,20 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.current import current_caller
 from sandpod_gateway.e2b.calls import SANDBOX, Calls
 from sandpod_gateway.e2b.control import Control
+from sandpod_gateway.e2b.envd.files import SIGNED, Contents
+from sandpod_gateway.e2b.envd.filesystem import USER, Filesystem
+from sandpod_gateway.e2b.envd.processes import Processes
+from sandpod_gateway.e2b.envd.rpc import Rpc, refused
+from sandpod_gateway.e2b.envd.signatures import signer
+from sandpod_gateway.e2b.envd.watches import Watches
 from sandpod_gateway.e2b.errors import GONE, NotHereError, answer, answer_inside, sentence
-from sandpod_gateway.e2b.files import SIGNED, Contents
-from sandpod_gateway.e2b.filesystem import USER, Filesystem
 from sandpod_gateway.e2b.hosts import PORT_HEADER, SANDBOX_HEADER, hosts_of
 from sandpod_gateway.e2b.interpreter import Interpreter
-from sandpod_gateway.e2b.processes import Processes
-from sandpod_gateway.e2b.rpc import Rpc, refused
-from sandpod_gateway.e2b.signatures import signer
-from sandpod_gateway.e2b.watches import Watches
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.audit import RefusedRequests
-from sandpod_gateway.http.peers import Peers
+from sandpod_gateway.http.mcp.peers import Peers
+from sandpod_gateway.http.mcp.transports import standing, with_key
 from sandpod_gateway.http.traces import server_spans
-from sandpod_gateway.http.transports import standing, with_key
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.mcp.tool_results import BUG
 from sandpod_gateway.rest.files import RestFiles

@@ -15,10 +15,10 @@ from starlette.responses import JSONResponse, Response
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.e2b.calls import SANDBOX, Calls
+from sandpod_gateway.e2b.envd.rpc import Streamed
 from sandpod_gateway.e2b.errors import sentence
 from sandpod_gateway.e2b.paths import HOME, inside
 from sandpod_gateway.e2b.results import end_events
-from sandpod_gateway.e2b.rpc import Streamed
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.rest.requests import read_object

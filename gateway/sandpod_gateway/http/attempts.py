@@ -17,7 +17,7 @@ from cachetools import TTLCache
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sandpod_gateway.http.peers import was_passed_on
+from sandpod_gateway.http.mcp.peers import was_passed_on
 from sandpod_gateway.metrics import Metrics
 
 FREE: Final = 10  # refusals that are answered at once

@@ -8,7 +8,7 @@ from pydantic import IPvAnyNetwork
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from sandpod_gateway.http.peers import Peers, mark_passed_on
+from sandpod_gateway.http.mcp.peers import Peers, mark_passed_on
 
 _CONNECTED: Final = "sandpod.connected"  # of a request's scope: the address that the connection came from
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sandpod_gateway.http.peers import was_passed_on
+from sandpod_gateway.http.mcp.peers import was_passed_on
 from sandpod_gateway.metrics import UNKNOWN, Face, Metrics, face
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})

@@ -26,9 +26,9 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.handshakes import is_foreign, websocket_of
 from sandpod_gateway.http.limits import Requests
+from sandpod_gateway.http.mcp.transports import standing, toolset_fault, with_key
 from sandpod_gateway.http.routes import with_any_name
 from sandpod_gateway.http.traces import server_spans
-from sandpod_gateway.http.transports import standing, toolset_fault, with_key
 from sandpod_gateway.mcp.tool_results import BUG
 from sandpod_gateway.mcp.toolbox import SetTool
 from sandpod_gateway.rest import answers

@@ -10,7 +10,7 @@ import httpx2
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.e2b.connect import envelope
+from sandpod_gateway.e2b.envd.connect import envelope
 from sandpod_gateway.settings import AuthSettings, Settings
 from support.gateway.fake_gateway import keys_file
 from support.gateway.server import listening

@@ -10,7 +10,7 @@ import pytest
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.http.peers import PeerSettings
+from sandpod_gateway.http.mcp.peers import PeerSettings
 from sandpod_gateway.settings import Settings, ShutdownSettings
 from support.gateway.server import listening
 from support.ports import free_port

@@ -28,9 +28,9 @@ from sandpod_gateway.auth.callers import owner_of
 from sandpod_gateway.auth.key_file import WatchedFile
 from sandpod_gateway.auth.oidc.settings import OidcSettings
 from sandpod_gateway.backends.tenants import TenantBackend
-from sandpod_gateway.e2b.connect import envelope
-from sandpod_gateway.e2b.process_forms import process_id
-from sandpod_gateway.e2b.rpc import Rpc
+from sandpod_gateway.e2b.envd.connect import envelope
+from sandpod_gateway.e2b.envd.process_forms import process_id
+from sandpod_gateway.e2b.envd.rpc import Rpc
 from sandpod_gateway.mcp.compat.settings import CompatSettings
 from sandpod_gateway.packages.settings import PackageSettings
 from sandpod_gateway.settings import AuthSettings, LinkSettings, Settings

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
-from sandpod_gateway.e2b.connect import envelope
+from sandpod_gateway.e2b.envd.connect import envelope
 from sandpod_gateway.e2b.hosts import PREFIX as E2B
 from support.walk.recorded import Ask
 from support.walk.rest import JSON, Pair, Route, Things

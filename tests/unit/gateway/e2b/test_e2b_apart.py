@@ -11,7 +11,7 @@ import pytest
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.audit.settings import AuditSettings
-from sandpod_gateway.e2b.connect import Decoder, envelope
+from sandpod_gateway.e2b.envd.connect import Decoder, envelope
 from sandpod_gateway.http import attempts
 from sandpod_gateway.settings import E2bSettings
 from support.gateway.e2b import place

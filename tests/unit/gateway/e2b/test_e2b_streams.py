@@ -15,9 +15,9 @@ from fakes.runner import FakeRun
 from sandpod_gateway.auth.current import CallerToken
 from sandpod_gateway.auth.links import MemoryStore
 from sandpod_gateway.auth.sandbox_tokens import SandboxTokens
-from sandpod_gateway.e2b import watches
-from sandpod_gateway.e2b.connect import envelope
-from sandpod_gateway.e2b.process_forms import process_id
+from sandpod_gateway.e2b.envd import watches
+from sandpod_gateway.e2b.envd.connect import envelope
+from sandpod_gateway.e2b.envd.process_forms import process_id
 from sandpod_gateway.files.watch import Watch
 from sandpod_gateway.runs.request import RunRequest
 from sandpod_gateway.settings import LimitSettings

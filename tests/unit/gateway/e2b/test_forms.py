@@ -12,13 +12,13 @@ from starlette.datastructures import Headers
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Outcome, Rich, RunResult
 from sandpod_gateway.content import Picture
-from sandpod_gateway.e2b.connect import Decoder, ending, envelope
 from sandpod_gateway.e2b.control import claim_of
+from sandpod_gateway.e2b.envd.connect import Decoder, ending, envelope
+from sandpod_gateway.e2b.envd.files import Multipart
+from sandpod_gateway.e2b.envd.process_forms import command, end_event, process_id
 from sandpod_gateway.e2b.errors import NotHereError, answer, answer_inside, connect_error
-from sandpod_gateway.e2b.files import Multipart
 from sandpod_gateway.e2b.hosts import addressed
 from sandpod_gateway.e2b.paths import folder, inside, outside
-from sandpod_gateway.e2b.process_forms import command, end_event, process_id
 from sandpod_gateway.e2b.results import end_events, error_of
 from sandpod_gateway.errors import SandpodError
 

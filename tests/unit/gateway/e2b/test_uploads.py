@@ -13,9 +13,9 @@ import pytest
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.api import messages
+from sandpod_gateway.e2b.envd.signatures import signature
+from sandpod_gateway.e2b.envd.uploads import PIECE, plain
 from sandpod_gateway.e2b.errors import NotHereError
-from sandpod_gateway.e2b.signatures import signature
-from sandpod_gateway.e2b.uploads import PIECE, plain
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.settings import E2bSettings
 from support.gateway.e2b import Place, place

@@ -12,7 +12,7 @@ from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.http import attempts
 from sandpod_gateway.http.attempts import FIRST, FREE, LONGEST, MAX_WAITING, MAX_WAITING_OF_ONE, Attempts
-from sandpod_gateway.http.peers import mark_passed_on
+from sandpod_gateway.http.mcp.peers import mark_passed_on
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.settings import Settings
 from support.gateway.peers import PATIENCE, until

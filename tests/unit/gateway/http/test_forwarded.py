@@ -17,7 +17,7 @@ from sandpod_gateway.errors import StartError
 from sandpod_gateway.http import attempts
 from sandpod_gateway.http.connections import config
 from sandpod_gateway.http.forwarded import ForwardedHeaders
-from sandpod_gateway.http.peers import Peers, PeerSettings
+from sandpod_gateway.http.mcp.peers import Peers, PeerSettings
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.settings import AuthSettings, Settings, load
 from support.gateway.fake_gateway import keys_file

@@ -15,7 +15,7 @@ from cryptography import x509
 
 from sandpod_gateway.audit.settings import AuditSettings
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.http.peers import KEPT_SECONDS, Peers, PeerSettings, place_of
+from sandpod_gateway.http.mcp.peers import KEPT_SECONDS, Peers, PeerSettings, place_of
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.settings import AuthSettings, LimitSettings, TlsSettings
 from support.cluster.cluster import until as cluster_until

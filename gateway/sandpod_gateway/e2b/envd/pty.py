@@ -14,7 +14,7 @@ from starlette.requests import Request
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.current import current_owner
 from sandpod_gateway.e2b.calls import SANDBOX, Calls
-from sandpod_gateway.e2b.process_forms import SHELLS, end_event, process_id
+from sandpod_gateway.e2b.envd.process_forms import SHELLS, end_event, process_id
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.runs.follow import WAIT_SECONDS, Check
 from sandpod_gateway.terminals.service import TOOL, TerminalRequest

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.auth.current import owner_in
 from sandpod_gateway.http.limits import STATEFUL, replayed
-from sandpod_gateway.http.peers import Peers, was_passed_on
+from sandpod_gateway.http.mcp.peers import Peers, was_passed_on
 
 SESSION_ID: Final = "session_id"  # query parameter of a message to a session over SSE
 

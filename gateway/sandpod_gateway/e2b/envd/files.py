@@ -15,9 +15,9 @@ from starlette.types import ASGIApp, Message
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.e2b.calls import SANDBOX
+from sandpod_gateway.e2b.envd.uploads import plain
 from sandpod_gateway.e2b.errors import NotHereError
 from sandpod_gateway.e2b.paths import inside, outside
-from sandpod_gateway.e2b.uploads import plain
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.rest.files import RestFiles
 

@@ -12,14 +12,14 @@ from starlette.types import ASGIApp, Message, Send
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.e2b.calls import Calls
-from sandpod_gateway.e2b.connect import STREAMED, Decoder, ending, envelope
+from sandpod_gateway.e2b.envd.connect import STREAMED, Decoder, ending, envelope
+from sandpod_gateway.e2b.envd.filesystem import Filesystem
+from sandpod_gateway.e2b.envd.processes import Processes
+from sandpod_gateway.e2b.envd.watches import Watches
 from sandpod_gateway.e2b.errors import answer_inside, connect_error, connect_status
-from sandpod_gateway.e2b.filesystem import Filesystem
-from sandpod_gateway.e2b.processes import Processes
-from sandpod_gateway.e2b.watches import Watches
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.http.mcp.transports import until_ending
 from sandpod_gateway.http.routes import timely
-from sandpod_gateway.http.transports import until_ending
 from sandpod_gateway.rest.requests import need_owner, parsed, read_body
 from sandpod_gateway.runs.follow import Check
 

@@ -27,9 +27,9 @@ from sandpod_gateway.api.toolsets import TOOLS, expanded
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.audit import RefusedRequests
 from sandpod_gateway.http.limits import BoundedBodies, OpenSessions, Requests, SessionLimit
+from sandpod_gateway.http.mcp.peers import Peers, was_passed_on
+from sandpod_gateway.http.mcp.sessions import SESSION_ID, Sessions, SseSessions
 from sandpod_gateway.http.negotiation import coded, problem, refused
-from sandpod_gateway.http.peers import Peers, was_passed_on
-from sandpod_gateway.http.sessions import SESSION_ID, Sessions, SseSessions
 from sandpod_telemetry import tracing
 
 MCP_PATH: Final = "/mcp"

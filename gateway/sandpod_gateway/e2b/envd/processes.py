@@ -15,9 +15,9 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.auth.current import current_owner
 from sandpod_gateway.e2b.calls import SANDBOX, Calls
+from sandpod_gateway.e2b.envd.process_forms import command, end_event, process_id
+from sandpod_gateway.e2b.envd.pty import Ptys, size_of, terminal_command
 from sandpod_gateway.e2b.paths import folder
-from sandpod_gateway.e2b.process_forms import command, end_event, process_id
-from sandpod_gateway.e2b.pty import Ptys, size_of, terminal_command
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.runs.follow import Check

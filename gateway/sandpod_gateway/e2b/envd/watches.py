@@ -21,11 +21,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.current import current_owner
 from sandpod_gateway.e2b.calls import SANDBOX, Calls
+from sandpod_gateway.e2b.envd.filesystem import entry_of, path_in
 from sandpod_gateway.e2b.errors import connect_error
-from sandpod_gateway.e2b.filesystem import entry_of, path_in
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.watch import Change, Watch
-from sandpod_gateway.http.peers import Peers, was_passed_on
+from sandpod_gateway.http.mcp.peers import Peers, was_passed_on
 from sandpod_gateway.masking.current import calling
 from sandpod_gateway.runs.follow import Check
 
