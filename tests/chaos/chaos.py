@@ -140,10 +140,10 @@ def report(history: History, wrong: list[str], seed: int) -> None:
 async def world_of(cluster: Cluster) -> World:
     """Return the installed cluster, and what can be done to it."""
     there = await nodes()
-    [gateway, *_] = await cluster.items(
-        "pods", namespace=cluster.namespace, selector="app.kubernetes.io/component=gateway"
-    )
-    return World(cluster, there, await abilities(there, gateway))
+    gateways = await cluster.items("pods", namespace=cluster.namespace, selector="app.kubernetes.io/component=gateway")
+    # One that the installation has replaced may still drain.
+    stays = next(each for each in gateways if "deletionTimestamp" not in each["metadata"])
+    return World(cluster, there, await abilities(there, stays))
 
 
 def keys_of(path: Path) -> dict[str, str]:
