@@ -18,6 +18,7 @@ import yaml
 
 from support.cluster import writing
 from support.cluster.reading import call, read
+from support.servers import nginx
 
 Json = dict[str, Any]
 
@@ -28,17 +29,7 @@ _ANNOTATIONS: Final = {
     "nginx.org/proxy-send-timeout": "proxy_send_timeout",
     "nginx.org/client-max-body-size": "client_max_body_size",
 }
-_MAIN: Final = """
-daemon off; master_process off; pid nginx.pid; error_log stderr error;
-events {{ worker_connections 256; }}
-http {{
-    access_log off;
-    client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path f; uwsgi_temp_path u; scgi_temp_path s;
-    map $http_upgrade $upgraded {{ default upgrade; "" ""; }}
-    server {{ listen {port} ssl default_server; ssl_reject_handshake on; }}
-    {servers}
-}}
-"""
+_UPGRADES: Final = 'map $http_upgrade $upgraded { default upgrade; "" ""; }'
 
 
 @dataclass
@@ -71,7 +62,8 @@ class Host:
 
 def files(hosts: list[Host], port: int, folder: Path) -> dict[str, str]:
     """Return the files of an nginx that serves those hosts at a port, and nobody else; it has them in that folder."""
-    made, servers = {}, []
+    made = {}
+    servers = [_UPGRADES, f"server {{ listen {port} ssl default_server; ssl_reject_handshake on; }}"]
     for host in hosts:
         secret = read("secrets", *host.certificate)["data"]
         for part in ("tls.crt", "tls.key"):
@@ -79,7 +71,7 @@ def files(hosts: list[Host], port: int, folder: Path) -> dict[str, str]:
         pair = f"ssl_certificate {folder}/{host.name}.tls.crt; ssl_certificate_key {folder}/{host.name}.tls.key;"
         head = f"listen {port} ssl; server_name {host.name}; {pair}"
         servers.append(f"server {{ {head} {' '.join(host.places)} location / {{ return 404; }} }}")
-    return {**made, "nginx.conf": _MAIN.format(port=port, servers="\n    ".join(servers))}
+    return {**made, "nginx.conf": nginx.MAIN.format(server="\n    ".join(servers))}
 
 
 def of_ingress(namespace: str, name: str) -> list[Host]:

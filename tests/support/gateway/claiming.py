@@ -1,11 +1,16 @@
 """Claims over an API server in memory."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
+
+import pytest
 
 from sandpod_api.types import Sandbox
 from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
+from sandpod_gateway.backends.kubernetes.claims import claimer
 from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
 from sandpod_gateway.backends.kubernetes.claims.readiness import Background
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
@@ -82,3 +87,14 @@ class Place:
         name = self.store.owned("alice")[0].metadata.name
         self.see(self.api.objects[name])  # a watch tells of everything in order, so of the creation first
         return name
+
+
+@asynccontextmanager
+async def quick_place(patch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
+    """Give a place in which claims hardly pause."""
+    patch.setattr(claimer, "LOST_RACE_WAIT", 0.001)
+    patch.setattr(claimer, "PAUSES", (0.0, 0.0))
+    patch.setattr(claimer, "WATCH_LAG", 0.001)
+    place = Place()
+    yield place
+    await place.background.close()

@@ -23,7 +23,7 @@ from support.servers.certificates import make_chain
 EXAMPLE: Final = Path(__file__).resolve().parents[3] / "examples" / "proxies" / "nginx.conf"
 START_SECONDS: Final = 30.0
 
-_MAIN: Final = """
+MAIN: Final = """
 daemon off; master_process off; pid nginx.pid; error_log stderr error;
 events {{ worker_connections 256; }}
 http {{
@@ -32,6 +32,7 @@ http {{
     {server}
 }}
 """
+"""What has the servers, of an nginx that writes into its own folder alone."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def configuration(
         name, file = trusted
         verified = f"proxy_ssl_verify on; proxy_ssl_name {name}; proxy_ssl_trusted_certificate {file}"
         text = text.replace("proxy_pass http://sandpod;", f"proxy_pass https://sandpod; {verified};")
-    return _MAIN.format(server=text)
+    return MAIN.format(server=text)
 
 
 @contextmanager

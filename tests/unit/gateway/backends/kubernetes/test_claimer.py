@@ -12,22 +12,14 @@ from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
 from sandpod_gateway.backends.kubernetes.claims import claimer, readiness
 from sandpod_gateway.errors import SandpodError
 from sandpod_kube.errors import UnreachableError
-from support.gateway.claiming import LIMIT, Place
+from support.gateway.claiming import LIMIT, Place, quick_place
 from support.gateway.kube_objects import READY, body, held_by, not_ready
 
 
 @pytest.fixture
-async def place() -> AsyncIterator[Place]:
-    place = Place()
-    yield place
-    await place.background.close()
-
-
-@pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claimer, "LOST_RACE_WAIT", 0.001)
-    monkeypatch.setattr(claimer, "PAUSES", (0.0, 0.0))
-    monkeypatch.setattr(claimer, "WATCH_LAG", 0.001)
+async def place(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
+    async with quick_place(monkeypatch) as place:
+        yield place
 
 
 async def test_a_claim_of_a_warm_sandbox_is_one_request(place: Place) -> None:
